@@ -1,0 +1,90 @@
+# sandbox-restore: every command a developer or a curious user needs. `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+PAIRS ?= 5000
+
+.PHONY: help
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Get it running
+
+.PHONY: demo
+demo: $(STAMP) testbed ## The story in the terminal: restores on a mixed-CPU fleet, gate off and on
+	@$(BIN)/python -m tests.support.demo
+
+.PHONY: test
+test: $(STAMP) testbed ## Every test: unit, Postgres, the real control plane
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: unit
+unit: $(STAMP) ## The tests that need no server, in seconds
+	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+.PHONY: check
+check: $(STAMP) ## Format, lint, types, layers, drift of generated files
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m sandbox_restore.model.crd --check
+	@$(BIN)/python -m sandbox_restore.cli.settings_doc --check
+
+.PHONY: format
+format: $(STAMP) ## Format and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+##@ The test bed
+
+.PHONY: testbed
+testbed: $(STAMP) ## Build the control plane once (etcd, kube-apiserver, …) into a per-user cache
+	@$(BIN)/python -m tests.support.testbed build
+
+.PHONY: cluster
+cluster: testbed ## Leave a control plane running and print its KUBECONFIG
+	@$(BIN)/python -m tests.support.testbed start
+
+.PHONY: cluster-stop
+cluster-stop: $(STAMP) ## End the control plane that `make cluster` left running
+	@$(BIN)/python -m tests.support.testbed stop
+
+##@ Generated files
+
+.PHONY: generate
+generate: $(STAMP) ## Write the CRD and docs/configuration.md anew from the code
+	@$(BIN)/python -m sandbox_restore.model.crd
+	@$(BIN)/python -m sandbox_restore.cli.settings_doc
+
+.PHONY: lock
+lock: $(STAMP) ## Resolve the dependencies anew into requirements/*.lock (hashes, no index)
+	@$(BIN)/uv pip compile pyproject.toml --group dev $(LOCK_ARGS) -o requirements/dev.lock
+	@$(BIN)/uv pip compile pyproject.toml $(LOCK_ARGS) -c requirements/dev.lock -o requirements/runtime.lock
+
+LOCK_ARGS := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+
+##@ Set-up
+
+.PHONY: install
+install: $(STAMP) ## The virtual environment .venv with the locked dependencies
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12 …" >&2; exit 2; }
+	@echo "installing the locked dependencies into $(VENV) (about a minute, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: clean
+clean: ## Remove what was made here (the test bed's programs stay in the user's cache)
+	@rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

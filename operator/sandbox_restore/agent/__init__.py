@@ -1,0 +1,1 @@
+"""The node agent: detect the CPU, publish the label, then advertise slots."""

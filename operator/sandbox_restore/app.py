@@ -1,0 +1,411 @@
+"""The composition root: builds everything once, starts and stops it in a stated order.
+
+Start: template, database and its schema, API server and its CRD, health server, Lease; then the
+LISTEN connection, the warm lists, the workers, and last Kopf with its watches. Stop: Kopf, the
+workers (each ends its pass), the Lease, the LISTEN connection, the pool, the API client, the
+health server. When the Lease is lost the process ends at once, with none of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+
+import structlog
+
+from sandbox_restore.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    SandboxRestoreError,
+    SchemaError,
+    UnavailableError,
+)
+from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.handlers.registry import build_registry
+from sandbox_restore.handlers.watching import session_factory, watch
+from sandbox_restore.health import Health, serve
+from sandbox_restore.kube.client import KubeClient, NotFoundError, load_configuration
+from sandbox_restore.kube.lease import Lease
+from sandbox_restore.kube.objects import RESTORES, KubeObjects
+from sandbox_restore.metrics import Metrics
+from sandbox_restore.model import names
+from sandbox_restore.restore.intake import Intake
+from sandbox_restore.restore.placing import Placer
+from sandbox_restore.restore.queue import KeyedQueue
+from sandbox_restore.restore.reconciler import Reconciler
+from sandbox_restore.restore.reporter import Reporter
+from sandbox_restore.restore.state import ClusterState
+from sandbox_restore.restore.sweep import Sweeper
+from sandbox_restore.restore.views import ViewCache
+from sandbox_restore.restore.watches import WatchLog
+from sandbox_restore.restore.world import PlannerConfig, Retire, Step
+from sandbox_restore.settings import Settings
+from sandbox_restore.store.listener import ChangeListener
+from sandbox_restore.store.store import Store
+
+log = structlog.get_logger()
+
+STOP_GRACE = 8.0
+"""Seconds that running passes get to end at a shutdown."""
+PING_EVERY = 10.0
+
+
+def run(settings: Settings) -> int:
+    """Runs the operator until SIGTERM, SIGINT or a fatal error; the exit code.
+
+    Raises this project's errors for what is wrong before it is up.
+    """
+    return asyncio.run(_Operator(settings).main())
+
+
+def utc_now() -> datetime:
+    """The one clock of decisions."""
+    return datetime.now(UTC)
+
+
+class _Operator:
+    """One process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self.metrics = Metrics()
+        self.health = Health()
+        self.stop = asyncio.Event()
+        self.queue = KeyedQueue()
+        self.database_problem: str | None = None
+        self.api_problem: str | None = None
+
+    async def main(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop.set)
+        async with AsyncExitStack() as stack:
+            await self._connect(stack)
+            await self._lead(stack)
+        log.info("operator_stopped")
+        return 0
+
+    # --- connections, each checked before the next
+
+    async def _connect(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        self.placer = Placer.from_settings(settings)
+        configuration = await load_configuration()
+        self.configuration = configuration
+        self.store = await stack.enter_async_context(
+            await Store.open(
+                settings.dsn, pool_size=settings.workers + 2, observe=self.metrics.statement
+            )
+        )
+        (await self.store.schema_state()).require_current()
+        client = KubeClient(configuration)
+        client.on_write = self.metrics.api_write
+        stack.push_async_callback(client.close)
+        self.client = client
+        self.kube = KubeObjects(client, namespaces=settings.namespaces)
+        await self._check_api()
+        await self._serve_health(stack)
+        log.info(
+            "connected",
+            api_server=client.server,
+            gate=settings.host_cpu_placement_enabled,
+            instance=self.instance,
+        )
+
+    async def _check_api(self) -> None:
+        """The API server answers and has the CRD in the version that this program speaks."""
+        try:
+            await self.client.request("GET", RESTORES, query={"limit": "1"})
+        except NotFoundError as error:
+            raise SchemaError(
+                f"the API server {self.client.server} has no {names.PLURAL}.{names.GROUP} "
+                f"{names.VERSION}: apply the CRD (crds/{names.GROUP}_{names.PLURAL}.yaml)"
+            ) from error
+
+    async def _serve_health(self, stack: AsyncExitStack) -> None:
+        health = self.health
+        health.database = lambda: self.database_problem
+        health.api_server = lambda: self.api_problem
+        host, port = self.settings.health_host, self.settings.health_port
+        try:
+            bound, close = await serve(health, host=host, port=port, metrics=self.metrics.text)
+        except OSError as error:
+            raise ConfigurationError(
+                [
+                    f"cannot serve probes on {host}:{port}: {error.strerror or error}; choose "
+                    "another SPACE_SANDBOX_RESTORE_HEALTH_PORT"
+                ]
+            ) from error
+        stack.push_async_callback(close)
+        log.info("probes_served", host=host, port=bound)
+
+    # --- standing by and leading
+
+    async def _lead(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        await stack.enter_async_context(_background("pings", self._ping()))
+        lease = Lease(
+            self.client,
+            namespace=settings.lease_namespace,
+            name=settings.lease_name,
+            holder=self.instance,
+            duration=settings.lease_duration.total_seconds(),
+            renew_interval=settings.lease_renew_interval.total_seconds(),
+            monotonic=time.monotonic,
+        )
+        self.health.phase, self.health.lease_held = "standby", lambda: lease.held
+        if not await self._until_stopped(lease.acquire()):
+            return
+        stack.push_async_callback(lease.give_back)
+        holding = asyncio.create_task(lease.hold(), name="lease")
+        holding.add_done_callback(self._lease_ended)
+        stack.callback(holding.cancel)
+        self.metrics.leading.set(1)
+        self.health.phase = "warming"
+        self._build()
+        listener = ChangeListener(settings.dsn, on_change=self._on_change, on_gap=self._on_db_gap)
+        self.listener = await stack.enter_async_context(listener)
+        if not await self._until_stopped(self._warm()):
+            return
+        async with self._workers():
+            await self._watch()
+
+    def _build(self) -> None:
+        settings = self.settings
+        fleet = FleetIndex(
+            cpu_label=settings.host_cpu_label, published_hold=settings.published_hold
+        )
+        self.state = ClusterState(fleet)
+        self.placer.use(fleet)
+        self.views = ViewCache(trusted=lambda: self.listener.healthy)
+        self.watch_log = WatchLog(monotonic=time.monotonic, on_gap=self._on_watch_gap)
+        self.intake = Intake(
+            state=self.state, queue=self.queue, clock=utc_now, heard=self.watch_log.event
+        )
+        self.gaps: asyncio.Queue[str] = asyncio.Queue()
+        reporter = Reporter(
+            state=self.state,
+            kube=self.kube,
+            placer=self.placer,
+            instance=self.instance,
+            on_finished=lambda _restore, said: self.metrics.finished.labels(
+                "succeeded" if said.succeeded else "failed", said.reason
+            ).inc(),
+        )
+        self.reconciler = Reconciler(
+            state=self.state,
+            store=self.store,
+            kube=self.kube,
+            placer=self.placer,
+            reporter=reporter,
+            views=self.views,
+            config=PlannerConfig(
+                gone_grace=settings.node_gone_grace,
+                backoff_base=settings.retry_backoff_base,
+                backoff_max=settings.retry_backoff_max,
+                storage_uri_prefixes=settings.storage_uri_prefixes,
+            ),
+            clock=utc_now,
+            requeue=self.queue.add_after,
+            on_step=self._count_step,
+        )
+        self.sweeper = Sweeper(store=self.store, state=self.state, intake=self.intake)
+        self.health.ages = self.watch_log.ages
+        self.health.index_warm = lambda: fleet.warm
+        self.health.refresh = self._refresh_gauges
+
+    async def _warm(self) -> None:
+        """Index, pods and restores from our own chunked lists, before the first decision."""
+        began = time.monotonic()
+        nodes, pods, restores = await asyncio.gather(
+            self.kube.nodes(), self.kube.pods(), self.kube.restores()
+        )
+        self.state.replace_nodes(nodes, utc_now())
+        self.state.replace_pods(pods)
+        self.state.replace_restores(restores)
+        self.intake.concerned(self.state.sandboxes())
+        log.info(
+            "index_warm",
+            nodes=len(nodes),
+            pods=len(pods),
+            restores=len(restores),
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    @asynccontextmanager
+    async def _workers(self) -> AsyncIterator[None]:
+        settings = self.settings
+        async with AsyncExitStack() as stack:
+            for number in range(settings.workers):
+                work = self.queue.work(self._reconcile, on_error=self._on_error)
+                await stack.enter_async_context(_background(f"worker-{number}", work))
+            for name, interval, once in (
+                ("sweep", settings.sweep_interval, self.sweeper.sweep),
+                ("resync", settings.resync_interval, self._resync),
+                ("relist", settings.relist_interval, self._relist_all),
+            ):
+                loop = _every(interval.total_seconds(), once, name=name)
+                await stack.enter_async_context(_background(name, loop))
+            await stack.enter_async_context(_background("gaps", self._mend_gaps()))
+            yield
+            self.health.phase = "stopping"
+
+    async def _watch(self) -> None:
+        """Kopf, last in and first out. Its end without being told to is fatal."""
+        ready = asyncio.Event()
+        registry = build_registry(
+            self.intake, login=session_factory(self.configuration, self.watch_log)
+        )
+        kopf_stop = asyncio.Event()
+        watching = asyncio.create_task(
+            watch(registry, namespaces=self.settings.namespaces, ready=ready, stop=kopf_stop),
+            name="kopf",
+        )
+        self.health.phase = "leading"
+        log.info("operator_started", instance=self.instance)
+        stopping = asyncio.create_task(self.stop.wait())
+        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        told = self.stop.is_set()
+        kopf_stop.set()
+        stopping.cancel()
+        done, _ = await asyncio.wait({watching}, timeout=STOP_GRACE)
+        if not done:
+            watching.cancel()
+        elif not watching.cancelled() and watching.exception() is not None and not told:
+            error = watching.exception()
+            raise UnavailableError(f"a watch ended for good: {error}") from error
+
+    # --- what the parts call
+
+    async def _reconcile(self, sandbox_id: str) -> None:
+        with self.metrics.reconcile_seconds.time():
+            await self.reconciler.reconcile(sandbox_id)
+
+    def _on_error(self, key: str, error: Exception, delay: float) -> None:
+        self.metrics.reconcile_errors.labels(type(error).__name__).inc()
+        if isinstance(error, SandboxRestoreError):
+            log.warning(
+                "reconcile_failed", sandbox=key, problem=str(error), retry_in=round(delay, 2)
+            )
+        else:
+            log.error("reconcile_crashed", sandbox=key, exc_info=error)
+
+    def _count_step(self, step: Step) -> None:
+        self.metrics.steps.labels(type(step).__name__).inc()
+        if isinstance(step, Retire) and step.failure_class is not None:
+            self.metrics.failures.labels(step.failure_class).inc()
+
+    def _on_change(self, sandbox_id: str, version: int) -> None:
+        if self.views.announced(sandbox_id, version):
+            self.queue.add(sandbox_id)
+
+    def _on_db_gap(self) -> None:
+        self.views.forget()
+        self.intake.concerned(self.state.sandboxes(), slow=True)
+
+    def _on_watch_gap(self, kind: str) -> None:
+        self.gaps.put_nowait(kind)
+
+    async def _mend_gaps(self) -> None:
+        """After a re-list of Kopf's: deletions in the gap are told by nobody."""
+        while True:
+            kind = await self.gaps.get()
+            log.info("watch_gap", kind=kind)
+            with contextlib.suppress(SandboxRestoreError):
+                await self._relist(kind)
+
+    async def _relist(self, kind: str) -> None:
+        if kind == "nodes":
+            self.intake.concerned(self.state.replace_nodes(await self.kube.nodes(), utc_now()))
+        elif kind == "pods":
+            self.intake.concerned(self.state.replace_pods(await self.kube.pods()))
+        else:
+            self.intake.concerned(self.state.replace_restores(await self.kube.restores()))
+
+    async def _relist_all(self) -> None:
+        for kind in ("nodes", "pods", names.PLURAL):
+            await self._relist(kind)
+
+    async def _resync(self) -> None:
+        """The slow safety net: each unfinished restore is looked at again."""
+        waiting = {r.spec.sandbox_id for r in self.state.restores() if not r.finished}
+        self.intake.concerned(waiting, slow=True)
+
+    async def _ping(self) -> None:
+        while True:
+            self.database_problem = await _problem(self.store.ping())
+            self.api_problem = await _problem(self.client.request("GET", "/livez"))
+            await asyncio.sleep(PING_EVERY)
+
+    def _lease_ended(self, task: asyncio.Task[None]) -> None:
+        """The Lease is lost: end at once, so that the next holder has no rival."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        log.error("lease_lost", problem=str(error))
+        if not isinstance(error, LeaseLostError):
+            log.error("lease_failed", exc_info=error)
+        os._exit(6)
+
+    def _refresh_gauges(self) -> None:
+        self.metrics.queue_depth.set(len(self.queue))
+        self.metrics.index_warm.set(int(self.state.fleet.warm))
+        for kind, age in self.watch_log.ages().items():
+            self.metrics.watch_age.labels(kind).set(-1 if age is None else age)
+
+    async def _until_stopped(self, work: Awaitable[None]) -> bool:
+        """Waits for the work, or for the stop: False."""
+        task = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.stop.wait())
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not task.done():
+            task.cancel()
+            return False
+        await task
+        return not self.stop.is_set()
+
+
+async def _problem(check: Awaitable[object]) -> str | None:
+    try:
+        await check
+    except SandboxRestoreError as error:
+        return str(error)
+    return None
+
+
+@asynccontextmanager
+async def _background(name: str, work: Awaitable[None]) -> AsyncIterator[None]:
+    """A task that lives as long as the block; its crash is logged, never silent."""
+
+    async def guarded() -> None:
+        try:
+            await work
+        except Exception as error:
+            log.error("task_crashed", task=name, exc_info=error)
+            raise
+
+    task = asyncio.create_task(guarded(), name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task}, timeout=STOP_GRACE)
+
+
+async def _every(seconds: float, once: Callable[[], Awaitable[None]], *, name: str) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await once()
+        except SandboxRestoreError as error:
+            log.warning("periodic_failed", task=name, problem=str(error))

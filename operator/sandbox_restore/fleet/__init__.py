@@ -1,0 +1,1 @@
+"""Pure: host-CPU identity, compatibility and the fleet index."""

@@ -1,0 +1,118 @@
+"""Which CPU may load what another captured: the configured pairs (domain.md section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sandbox_restore.errors import ConfigurationError
+from sandbox_restore.fleet import cpu as cpus
+
+SETTING: Final = "SPACE_SANDBOX_RESTORE_HOST_CPU_COMPATIBILITY"
+
+_ARROW: Final = "=>"
+_BLANKS: Final = " \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """The configured pairs: capture CPU to the other CPUs that may load its snapshots.
+
+    Pairs are one-way and never chained. That a CPU loads what it captured needs no pair.
+    """
+
+    pairs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> tuple[Compatibility, list[str]]:
+        """Section 4: the list as configured, and warnings about items that say nothing new.
+
+        Raises ConfigurationError with every problem, each with the item and its position
+        (counted from 1).
+        """
+        problems: list[str] = []
+        warnings: list[str] = []
+        pairs: dict[str, set[str]] = {}
+        items = text.split(",") if text.strip(_BLANKS) else []
+        for position, item in enumerate(items, start=1):
+            where = f"{SETTING}: item {position} {item.strip(_BLANKS)!r}"
+            found = _item_problems(item)
+            if found:
+                problems.extend(f"{where}: {problem}" for problem in found)
+                continue
+            capture, loader = (side.strip(_BLANKS) for side in item.split(_ARROW))
+            if capture == loader:
+                warnings.append(f"{where}: a CPU always loads what it captured; not needed")
+            elif loader in pairs.setdefault(capture, set()):
+                warnings.append(f"{where}: repeats an earlier item")
+            else:
+                pairs[capture].add(loader)
+        if problems:
+            raise ConfigurationError(problems)
+        return cls({capture: frozenset(loaders) for capture, loaders in pairs.items()}), warnings
+
+    def can_load(self, cpu: str, *, capture: str, ancestors: Iterable[str] = ()) -> bool:
+        """Sections 4 and lineage: `cpu` loads the capture CPU's snapshots and each ancestor's.
+
+        A value that is not usable (section 3) equals nothing, itself included.
+        """
+        if cpus.usable(cpu) is None:
+            return False
+        return all(
+            cpus.usable(origin) is not None
+            and (cpu == origin or cpu in self.pairs.get(origin, frozenset()))
+            for origin in (capture, *ancestors)
+        )
+
+    def loaders(
+        self, capture: str, ancestors: Iterable[str], candidates: Iterable[str]
+    ) -> tuple[str, ...]:
+        """Those of `candidates` on which the snapshot may be loaded, sorted."""
+        lineage = tuple(ancestors)
+        known = self.known_loaders(capture, lineage)
+        return tuple(sorted({cpu for cpu in candidates if cpu in known}))
+
+    def known_loaders(self, capture: str, ancestors: Iterable[str] = ()) -> frozenset[str]:
+        """Every CPU that the rules of section 4 name as a loader, in the fleet or not."""
+        lineage = tuple(ancestors)
+        named = {capture, *self.pairs.get(capture, frozenset())}
+        return frozenset(
+            cpu for cpu in named if self.can_load(cpu, capture=capture, ancestors=lineage)
+        )
+
+
+def _item_problems(item: str) -> list[str]:
+    """What is wrong with one comma-separated item; empty when it is a pair."""
+    text = item.strip(_BLANKS)
+    if not text:
+        return ["empty item: a stray comma?"]
+    sides = [side.strip(_BLANKS) for side in text.split(_ARROW)]
+    if len(sides) == 1:
+        return [f"no {_ARROW!r}: expected capture{_ARROW}loader"]
+    if len(sides) > 2:
+        return [f"more than one {_ARROW!r}: pairs are not chained, list each one"]
+    problems = []
+    for name, side in zip(("capture", "loader"), sides, strict=True):
+        if not side:
+            problems.append(f"the {name} side is empty")
+        elif why := cpus.why_unusable(side):
+            problems.append(f"the {name} side {side!r} is not usable: {why}")
+    return problems or _cross_problems(sides[0], sides[1])
+
+
+def _cross_problems(capture: str, loader: str) -> list[str]:
+    """Section 4 [beyond]: no pair between known architectures or known vendors."""
+    if not (cpus.vendor(capture) and cpus.vendor(loader)):
+        return []
+    if cpus.architecture(capture) != cpus.architecture(loader):
+        return [
+            f"{cpus.architecture(capture)} and {cpus.architecture(loader)} are different"
+            " architectures: the state of one cannot be loaded on the other"
+        ]
+    if cpus.vendor(capture) != cpus.vendor(loader):
+        return [
+            f"{cpus.vendor(capture)} and {cpus.vendor(loader)} are different vendors: the"
+            " registers of one cannot be set on the other"
+        ]
+    return []

@@ -1,0 +1,107 @@
+"""What the fleet index keeps of a node, and what it says when that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntFlag, auto
+
+from msgspec import Struct
+
+from sandbox_restore.fleet import cpu as cpus
+from sandbox_restore.model.names import OUT_OF_SERVICE_TAINT
+from sandbox_restore.model.node import Taint
+
+
+class NodeRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """One node of the fleet, slim; it never changes, a new event makes a new record.
+
+    `gc=False`: 100,000 of these need no visit by the garbage collector, for they hold strings,
+    numbers and tuples of them, and so cannot be part of a cycle.
+    """
+
+    name: str
+    uid: str
+    created: datetime
+    label_keys: tuple[str, ...]
+    """Sorted; one tuple is shared by all nodes with the same keys."""
+    label_values: tuple[str, ...]
+    taints: tuple[Taint, ...]
+    unschedulable: bool
+    deleting: bool
+    ready: bool
+    ready_since: datetime | None
+    services_ready: bool
+    network_slots: int
+    host_cpu_label: str | None
+    """The host-CPU label as it stands, usable or not (section 3)."""
+    slot: int
+    """The node's position in the index's bitmaps while it is in the index."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return dict(zip(self.label_keys, self.label_values, strict=True))
+
+    @property
+    def cpu(self) -> str | None:
+        """The CPU that the label names, None when it names none (section 3)."""
+        return cpus.usable(self.host_cpu_label)
+
+    @property
+    def out_of_service(self) -> bool:
+        """A person has declared the node dead (section 15)."""
+        return any(taint.key == OUT_OF_SERVICE_TAINT for taint in self.taints)
+
+
+class Aspect(IntFlag):
+    """What about a node changed."""
+
+    ADDED = auto()
+    REMOVED = auto()
+    REPLACED = auto()
+    """Another Node object (UID) under the same name."""
+    LABELS = auto()
+    HOST_CPU = auto()
+    TAINTS = auto()
+    CORDON = auto()
+    DELETING = auto()
+    SERVICES = auto()
+    READY = auto()
+    SLOTS = auto()
+
+
+_JUDGED = (
+    Aspect.ADDED
+    | Aspect.REMOVED
+    | Aspect.REPLACED
+    | Aspect.LABELS
+    | Aspect.HOST_CPU
+    | Aspect.TAINTS
+    | Aspect.CORDON
+    | Aspect.DELETING
+    | Aspect.SERVICES
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """One change of one node, before and after."""
+
+    what: Aspect
+    before: NodeRecord | None
+    after: NodeRecord | None
+    label_keys: frozenset[str] = frozenset()
+    """Label keys that were added, removed or given another value."""
+    cpu_values_changed: bool = False
+    """A host-CPU label value was seen on its first node, or left its last one."""
+
+    @property
+    def name(self) -> str:
+        record = self.after or self.before
+        return record.name if record is not None else ""
+
+    @property
+    def matters(self) -> bool:
+        """Whether any placement decision can depend on it: readiness and slots are not judged."""
+        return bool(self.what & _JUDGED)

@@ -1,0 +1,94 @@
+"""A stable order of nodes for each sandbox, of which the first few can be had without a scan.
+
+The order is that of a two-level rendezvous hash. Node names fall into buckets by hash; a sandbox
+visits the buckets in a permutation of its own, and the nodes of one bucket in the order of a hash
+of sandbox and name. So each sandbox has one fixed order over all names that there could be: nodes
+that come and go move only the sandboxes that pick them, every process agrees, and load spreads.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import xxhash
+from pyroaring import BitMap
+
+BUCKETS: Final = 4096
+"""A power of two, so that every odd step visits each bucket once."""
+_MASK: Final = BUCKETS - 1
+
+
+def stable_hash(text: str, *, seed: int = 0) -> int:
+    """64 bits that are the same in every process and version."""
+    return xxhash.xxh64_intdigest(text.encode(), seed)
+
+
+class Ring:
+    """The nodes of the index by bucket."""
+
+    __slots__ = ("_bucket_of", "_members", "_size")
+
+    def __init__(self) -> None:
+        self._members: list[list[int]] = [[] for _ in range(BUCKETS)]
+        self._bucket_of = array("H")
+        self._size = 0
+
+    def add(self, slot: int, name: str) -> None:
+        bucket = stable_hash(name) & _MASK
+        while len(self._bucket_of) <= slot:
+            self._bucket_of.append(0)
+        self._bucket_of[slot] = bucket
+        self._members[bucket].append(slot)
+        self._size += 1
+
+    def discard(self, slot: int) -> None:
+        self._members[self._bucket_of[slot]].remove(slot)
+        self._size -= 1
+
+    def first(
+        self, candidates: BitMap, count: int, *, sandbox_id: str, name_of: Callable[[int], str]
+    ) -> list[int]:
+        """The first `count` of the candidates in the sandbox's order."""
+        if count <= 0 or not candidates:
+            return []
+        seed = stable_hash(sandbox_id)
+        start, step = seed & _MASK, (seed >> 12) & _MASK | 1
+        groups: Iterator[list[int]]
+        # Few candidates: place each. Many: visit buckets until enough are found. The answers are
+        # the same; the costs are equal where the square of the one number is about the other.
+        if len(candidates) ** 2 <= 2 * self._size:
+            placed = self._placed(candidates, start=start, step=step)
+            groups = (placed[visit] for visit in sorted(placed))
+        else:
+            groups = self._visited(candidates, start=start, step=step)
+        picked: list[int] = []
+        for group in groups:
+            if len(group) > 1:
+                group.sort(key=lambda slot: _rank(name_of(slot), seed=seed))
+            picked += group
+            if len(picked) >= count:
+                break
+        return picked[:count]
+
+    def _visited(self, candidates: BitMap, *, start: int, step: int) -> Iterator[list[int]]:
+        """The candidates of each bucket that has some, bucket after bucket as visited."""
+        members = self._members
+        for visit in range(BUCKETS):
+            bucket = members[(start + visit * step) & _MASK]
+            if bucket and (group := [slot for slot in bucket if slot in candidates]):
+                yield group
+
+    def _placed(self, candidates: BitMap, *, start: int, step: int) -> dict[int, list[int]]:
+        """The candidates by the visit at which the sandbox comes to their bucket."""
+        inverse = pow(step, -1, BUCKETS)
+        found: dict[int, list[int]] = {}
+        bucket_of = self._bucket_of
+        for slot in candidates:
+            found.setdefault((bucket_of[slot] - start) * inverse & _MASK, []).append(slot)
+        return found
+
+
+def _rank(name: str, *, seed: int) -> tuple[int, str]:
+    return stable_hash(name, seed=seed), name

@@ -1,0 +1,1 @@
+"""Kopf handlers: parse, hand over, return."""

@@ -1,0 +1,192 @@
+"""The API client: raw requests in, bytes out, errors of this project (architecture.md).
+
+Authentication, TLS and token refresh are kubernetes_asyncio's; its typed models are not used
+(660 us a pod against 5 us for msgspec on raw bytes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config.config_exception import ConfigException
+
+from sandbox_restore.errors import (
+    ConfigurationError,
+    ConflictError,
+    PermissionDeniedError,
+    RejectedError,
+    SandboxRestoreError,
+    UnavailableError,
+)
+
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+PAGE = 500
+"""Objects a page of a chunked LIST (architecture.md: measured)."""
+
+
+class NotFoundError(SandboxRestoreError):
+    """The object, or the resource itself, is not there."""
+
+
+class ExpiredError(SandboxRestoreError):
+    """410 on a `continue` token: the list has to start again."""
+
+
+class _Status(msgspec.Struct):
+    """metav1.Status as far as an error message needs it."""
+
+    message: str = ""
+    reason: str = ""
+
+
+async def load_configuration() -> Configuration:
+    """Where the API server is and who we are: KUBECONFIG, else the pod's service account.
+
+    Raises ConfigurationError with one line when neither is there or readable.
+    """
+    found = Configuration()
+    try:
+        if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            await config.load_kube_config(client_configuration=found)
+        else:
+            config.load_incluster_config(  # type: ignore[no-untyped-call]
+                client_configuration=found
+            )
+    except (ConfigException, OSError) as error:
+        raise ConfigurationError(
+            [
+                f"no usable Kubernetes credentials: {error}; set KUBECONFIG, or run in a pod with a "
+                "service account"
+            ]
+        ) from error
+    return found
+
+
+class KubeClient:
+    """One connection pool to one API server."""
+
+    def __init__(
+        self, configuration: Configuration, *, timeout: float = 15.0, connections: int = 64
+    ) -> None:
+        configuration.connection_pool_maxsize = connections
+        self._api = ApiClient(configuration)
+        self._timeout = timeout
+        self.server = str(configuration.host)
+        self.writes: int = 0
+        """Write requests sent, whatever their answer."""
+        self.on_write: Callable[[str, str], None] = lambda _verb, _resource: None
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        await self._api.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str | None = None,
+        timeout: float | None = None,
+    ) -> bytes:
+        """Sends one request and returns the body of a 2xx answer.
+
+        Raises NotFoundError (404), ConflictError (409, and 422 of a failed patch test),
+        ExpiredError (410), PermissionDeniedError (401, 403), RejectedError (other 4xx),
+        UnavailableError (429, 5xx, no answer).
+        """
+        headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
+        if method != "GET":
+            self.writes += 1
+            self.on_write(method, path)
+        try:
+            async with asyncio.timeout(timeout or self._timeout):
+                response = await self._api.call_api(
+                    path,
+                    method,
+                    {},
+                    list((query or {}).items()),
+                    headers,
+                    body=body,
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                )
+                raw: bytes = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnavailableError(
+                f"API server {self.server} does not answer ({method} {path}): "
+                f"{error or type(error).__name__}"
+            ) from error
+        if 200 <= response.status < 300:
+            return raw
+        raise _error(response.status, raw, f"{method} {path}")
+
+    async def pages(
+        self, path: str, *, query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[bytes]:
+        """The pages of one consistent chunked LIST, newest data.
+
+        Raises ExpiredError when the list took too long and must start again.
+        """
+        token = ""
+        while True:
+            params = {"limit": str(PAGE), **(query or {})}
+            if token:
+                params["continue"] = token
+            raw = await self.request("GET", path, query=params, timeout=60.0)
+            yield raw
+            token = _continue_of(raw)
+            if not token:
+                return
+
+
+class _ListMeta(msgspec.Struct):
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Listed(msgspec.Struct):
+    metadata: _ListMeta
+
+
+_listed = msgspec.json.Decoder(_Listed).decode
+
+
+def _continue_of(raw: bytes) -> str:
+    return _listed(raw).metadata.continue_
+
+
+def _error(status: int, raw: bytes, what: str) -> SandboxRestoreError:
+    try:
+        told = msgspec.json.decode(raw, type=_Status)
+    except msgspec.DecodeError:
+        told = _Status(message=raw[:200].decode(errors="replace"))
+    words = f"{what}: {status} {told.reason}: {told.message}"
+    if status == 404:
+        return NotFoundError(words)
+    if status == 410:
+        return ExpiredError(words)
+    if status == 409 or (status == 422 and "test" in told.message and "patch" in told.message):
+        return ConflictError(words)
+    if status == 403 and "is being terminated" in told.message:
+        return RejectedError(words)
+    if status == 403 and (
+        "exceeded quota" in told.message or "violates PodSecurity" in told.message
+    ):
+        return RejectedError(words)
+    if status == 403 and "denied the request" in told.message:
+        return RejectedError(words)
+    if status in (401, 403):
+        return PermissionDeniedError(words)
+    if status == 429 or status >= 500:
+        return UnavailableError(words)
+    return RejectedError(words)

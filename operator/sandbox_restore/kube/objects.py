@@ -1,0 +1,238 @@
+"""The requests that the operator makes, by object (domain.md section 15: POST, UID-tested patches)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from sandbox_restore.errors import ConflictError
+from sandbox_restore.kube import decode
+from sandbox_restore.kube.client import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    ExpiredError,
+    KubeClient,
+    NotFoundError,
+)
+from sandbox_restore.model import names
+from sandbox_restore.model.node import NodeFacts
+from sandbox_restore.model.pod import PodFacts
+from sandbox_restore.model.restore import Restore
+
+T = TypeVar("T")
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+RESTORES = f"/apis/{names.GROUP}/{names.VERSION}/{names.PLURAL}"
+
+
+def _pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace)}/pods"
+
+
+def _restores(namespace: str) -> str:
+    return f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{quote(namespace)}/{names.PLURAL}"
+
+
+class KubeObjects:
+    """Typed requests over one client; `namespaces` narrows the lists, empty = all."""
+
+    def __init__(self, client: KubeClient, *, namespaces: tuple[str, ...] = ()) -> None:
+        self.client = client
+        self._namespaces = namespaces
+
+    # --- lists
+
+    async def nodes(self) -> list[NodeFacts]:
+        """All nodes, from one consistent chunked list."""
+        return await _whole(self._nodes)
+
+    async def _nodes(self) -> AsyncIterator[NodeFacts]:
+        async for raw in self.client.pages(NODES):
+            for node in decode.node_list(raw).items:
+                yield decode.node_facts(node)
+
+    async def pods(self) -> list[PodFacts]:
+        """All pods that carry the sandbox label, in every namespace."""
+        paths = [_pods(n) for n in self._namespaces] or [PODS]
+        listed = [
+            await _whole(partial(self._listed_pods, path, names.SANDBOX_LABEL)) for path in paths
+        ]
+        return [pod for page in listed for pod in page]
+
+    async def sandbox_pods(self, namespace: str, sandbox_id: str) -> list[PodFacts]:
+        """The pods of one sandbox in its namespace, read now."""
+        selector = f"{names.SANDBOX_LABEL}={sandbox_id}"
+        return await _whole(lambda: self._listed_pods(_pods(namespace), selector))
+
+    async def _listed_pods(self, path: str, selector: str) -> AsyncIterator[PodFacts]:
+        async for raw in self.client.pages(path, query={"labelSelector": selector}):
+            for pod in decode.pod_list(raw).items:
+                yield decode.pod_facts(pod)
+
+    async def restores(self) -> list[Restore]:
+        """All SandboxRestores, in every namespace that is served."""
+        paths = [_restores(n) for n in self._namespaces] or [RESTORES]
+        listed = [await _whole(partial(self._listed_restores, path)) for path in paths]
+        return [restore for page in listed for restore in page]
+
+    async def _listed_restores(self, path: str) -> AsyncIterator[Restore]:
+        async for raw in self.client.pages(path):
+            for restore in decode.restore_list(raw).items:
+                yield decode.restore_record(restore)
+
+    # --- single reads; None when there is no such object
+
+    async def node(self, name: str) -> NodeFacts | None:
+        raw = await self._get(f"{NODES}/{quote(name)}")
+        return None if raw is None else decode.node_from_json(raw)
+
+    async def pod(self, namespace: str, name: str) -> PodFacts | None:
+        raw = await self._get(f"{_pods(namespace)}/{quote(name)}")
+        return None if raw is None else decode.pod_from_json(raw)
+
+    async def restore(self, namespace: str, name: str) -> Restore | None:
+        raw = await self._get(f"{_restores(namespace)}/{quote(name)}")
+        return None if raw is None else decode.restore_from_json(raw)
+
+    async def namespace_uid(self, name: str) -> str | None:
+        raw = await self._get(f"/api/v1/namespaces/{quote(name)}")
+        return None if raw is None else str(msgspec.json.decode(raw)["metadata"]["uid"])
+
+    async def _get(self, path: str) -> bytes | None:
+        try:
+            return await self.client.request("GET", path)
+        except NotFoundError:
+            return None
+
+    # --- pods
+
+    async def create_pod(self, pod: dict[str, Any]) -> PodFacts:
+        """POST. ConflictError when the name is taken."""
+        raw = await self.client.request("POST", _pods(pod["metadata"]["namespace"]), body=pod)
+        return decode.pod_from_json(raw)
+
+    async def ungate(self, pod: PodFacts) -> PodFacts:
+        """Removes the fence gate, by a patch that tests the UID and what it removes."""
+        at = pod.gates.index(names.FENCE)
+        return await self._patch_pod(
+            pod,
+            [
+                {
+                    "op": "test",
+                    "path": f"/spec/schedulingGates/{at}/name",
+                    "value": names.FENCE,
+                },
+                {"op": "remove", "path": f"/spec/schedulingGates/{at}"},
+            ],
+        )
+
+    async def release(self, pod: PodFacts) -> PodFacts:
+        """Removes owner and fence finalizer in one patch: the pod outlives its restore."""
+        operations: list[dict[str, Any]] = []
+        if pod.owner_uids:
+            operations.append({"op": "remove", "path": "/metadata/ownerReferences"})
+        operations += _without_fence(pod)
+        return await self._patch_pod(pod, operations)
+
+    async def drop_finalizer(self, pod: PodFacts) -> PodFacts:
+        """Removes the fence finalizer and leaves the owner."""
+        return await self._patch_pod(pod, _without_fence(pod))
+
+    async def _patch_pod(self, pod: PodFacts, operations: list[dict[str, Any]]) -> PodFacts:
+        guard = {"op": "test", "path": "/metadata/uid", "value": pod.uid}
+        raw = await self.client.request(
+            "PATCH",
+            f"{_pods(pod.namespace)}/{quote(pod.name)}",
+            body=[guard, *operations],
+            content_type=JSON_PATCH,
+        )
+        return decode.pod_from_json(raw)
+
+    async def delete_pod(self, pod: PodFacts) -> None:
+        """DELETE with UID and resourceVersion as preconditions.
+
+        ConflictError when the pod has changed meanwhile (it may have been bound); a pod that is
+        gone already is no error.
+        """
+        await self._delete(f"{_pods(pod.namespace)}/{quote(pod.name)}", pod.uid, pod.resource_version)
+
+    async def _delete(self, path: str, uid: str, resource_version: str | None) -> None:
+        conditions = {"uid": uid}
+        if resource_version is not None:
+            conditions["resourceVersion"] = resource_version
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": conditions}
+        try:
+            await self.client.request("DELETE", path, body=options)
+        except NotFoundError:
+            return
+
+    # --- restores and events
+
+    async def delete_restore(self, restore: Restore) -> None:
+        """DELETE with the UID as precondition, dependants in the background."""
+        await self._delete(
+            f"{_restores(restore.namespace)}/{quote(restore.name)}", restore.uid, None
+        )
+
+    async def apply_status(self, restore: Restore, status: dict[str, Any]) -> Restore | None:
+        """Server-side apply of the whole status; None when the restore is gone or another.
+
+        The UID in the body makes the apply fail on a restore re-created under the same name.
+        """
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {
+                "name": restore.name,
+                "namespace": restore.namespace,
+                "uid": restore.uid,
+            },
+            "status": status,
+        }
+        try:
+            raw = await self.client.request(
+                "PATCH",
+                f"{_restores(restore.namespace)}/{quote(restore.name)}/status",
+                query={"fieldManager": names.FIELD_MANAGER, "force": "true"},
+                body=body,
+                content_type=APPLY_PATCH,
+            )
+        except (NotFoundError, ConflictError):
+            return None
+        return decode.restore_from_json(raw)
+
+    async def create_event(self, namespace: str, event: dict[str, Any]) -> None:
+        """POST of an events.k8s.io/v1 Event; one of that name already there is no error."""
+        try:
+            await self.client.request(
+                "POST",
+                f"/apis/events.k8s.io/v1/namespaces/{quote(namespace)}/events",
+                body=event,
+            )
+        except (ConflictError, NotFoundError):
+            return
+
+
+def _without_fence(pod: PodFacts) -> list[dict[str, Any]]:
+    if names.FENCE not in pod.finalizers:
+        return []
+    at = pod.finalizers.index(names.FENCE)
+    return [
+        {"op": "test", "path": f"/metadata/finalizers/{at}", "value": names.FENCE},
+        {"op": "remove", "path": f"/metadata/finalizers/{at}"},
+    ]
+
+
+async def _whole(pages: Callable[[], AsyncIterator[T]]) -> list[T]:
+    """A list from first page to last; starts again when its token expired (410)."""
+    for _ in range(5):
+        try:
+            return [item async for item in pages()]
+        except ExpiredError:
+            continue
+    raise ExpiredError("the list expired five times while it was read")

@@ -1,0 +1,1 @@
+"""Pure: Kubernetes matching rules, the placement term, pod rendering and explanation."""

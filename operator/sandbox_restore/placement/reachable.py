@@ -1,0 +1,230 @@
+"""Which nodes a restore pod can reach, and which rule keeps it off the others (section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from pyroaring import BitMap
+
+from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.fleet.record import NodeChange
+from sandbox_restore.model.names import COHORT_LABEL, NODE_GROUP_LABEL, PLACEMENT_BLOCK_LABEL
+from sandbox_restore.placement.match import (
+    NAME_FIELD,
+    NodeLike,
+    PodRequirements,
+    Requirement,
+    Term,
+    affinity_matches,
+    matches,
+    selector_matches,
+)
+
+
+class Filter(StrEnum):
+    """The rules of section 7, in the order in which they are applied and counted.
+
+    A node that several would remove is counted by the first, so that the counts add up.
+    """
+
+    NODE_SELECTOR = "nodeSelector"
+    NODE_AFFINITY = "nodeAffinity"
+    CORDONED = "cordoned"
+    TAINTED = "tainted"
+    DELETING = "deleting"
+    PLACEMENT_BLOCK = "placementBlock"
+    NODE_GROUP = "nodeGroup"
+    COHORT = "cohort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What the base pod of a storage plan asks of a node (section 7)."""
+
+    requirements: PodRequirements = field(default_factory=PodRequirements)
+    """Of the template, with the node selectors of template, row and restore together."""
+    node_group: str | None = None
+    cohort: str | None = None
+    """The target cohort, when the restore is an evacuation."""
+
+
+class FleetNode(NodeLike, Protocol):
+    """The part of a node that section 7 looks at."""
+
+    @property
+    def deleting(self) -> bool: ...
+
+
+def is_reachable(demand: Demand, node: FleetNode) -> bool:
+    """Section 7 for one node of the cache: the slow form, each rule in turn."""
+    labels = node.labels
+    return (
+        matches(demand.requirements, node)
+        and not node.deleting
+        and PLACEMENT_BLOCK_LABEL not in labels
+        and (demand.node_group is None or labels.get(NODE_GROUP_LABEL) == demand.node_group)
+        and (demand.cohort is None or labels.get(COHORT_LABEL) == demand.cohort)
+    )
+
+
+def blocking_filters(demand: Demand, node: FleetNode) -> tuple[Filter, ...]:
+    """Every rule of section 7 that alone would keep the pod off this node, in order."""
+    labels, requirements = node.labels, demand.requirements
+    tolerations = requirements.tolerations
+    held = {
+        Filter.NODE_SELECTOR: not selector_matches(requirements, labels),
+        Filter.NODE_AFFINITY: not affinity_matches(requirements, name=node.name, labels=labels),
+        Filter.CORDONED: node.unschedulable and not tolerations.cordon,
+        Filter.TAINTED: not tolerations.all_of(node.taints),
+        Filter.DELETING: node.deleting,
+        Filter.PLACEMENT_BLOCK: PLACEMENT_BLOCK_LABEL in labels,
+        Filter.NODE_GROUP: demand.node_group is not None
+        and labels.get(NODE_GROUP_LABEL) != demand.node_group,
+        Filter.COHORT: demand.cohort is not None and labels.get(COHORT_LABEL) != demand.cohort,
+    }
+    return tuple(rule for rule in Filter if held[rule])
+
+
+def reachable(demand: Demand, fleet: FleetIndex) -> BitMap:
+    """Section 7: the reachable nodes. The set may be the index's own; it is not to be changed."""
+    nodes = _confined(demand, fleet)
+    nodes = _affinity_set(demand.requirements, fleet, within=nodes)
+    closed = fleet.closed_to(demand.requirements.tolerations)
+    return (fleet.all if nodes is None else nodes) - closed
+
+
+def removed(demand: Demand, fleet: FleetIndex) -> list[tuple[Filter, BitMap]]:
+    """The nodes that each rule removes from what the rules before it left, in order."""
+    left = fleet.all
+    answer: list[tuple[Filter, BitMap]] = []
+    for rule, passing in _passing(demand, fleet):
+        kept = left & passing
+        answer.append((rule, left - kept))
+        left = kept
+    return answer
+
+
+def concerns(demand: Demand, change: NodeChange) -> bool:
+    """Whether a node's change can alter a decision made for this demand.
+
+    Published CPUs count over the whole fleet, whatever their nodes' state (section 2), so a CPU
+    that comes or goes concerns every restore; any other change only those that can reach the node
+    before it or after it.
+    """
+    if not change.matters:
+        return False
+    if change.cpu_values_changed:
+        return True
+    return any(
+        node is not None and is_reachable(demand, node) for node in (change.before, change.after)
+    )
+
+
+def _passing(demand: Demand, fleet: FleetIndex) -> Iterator[tuple[Filter, BitMap]]:
+    """Each rule with the nodes that pass it."""
+    requirements, labels = demand.requirements, fleet.labels
+    tolerations = requirements.tolerations
+    nodes = _selector_set(requirements, fleet, within=None)
+    yield Filter.NODE_SELECTOR, fleet.all if nodes is None else nodes
+    nodes = _terms_set(requirements, fleet, within=None)
+    yield Filter.NODE_AFFINITY, fleet.all if nodes is None else nodes
+    yield Filter.CORDONED, fleet.all if tolerations.cordon else fleet.all - fleet.cordoned
+    yield Filter.TAINTED, fleet.all - fleet.untolerated(tolerations)
+    yield Filter.DELETING, fleet.all - fleet.deleting
+    yield Filter.PLACEMENT_BLOCK, fleet.all - labels.having(PLACEMENT_BLOCK_LABEL)
+    if demand.node_group is not None:
+        yield Filter.NODE_GROUP, labels.equal(NODE_GROUP_LABEL, demand.node_group)
+    if demand.cohort is not None:
+        yield Filter.COHORT, labels.equal(COHORT_LABEL, demand.cohort)
+
+
+def _confined(demand: Demand, fleet: FleetIndex) -> BitMap | None:
+    """Section 7, ours: node group and target cohort. None: every node."""
+    nodes = None
+    if demand.node_group is not None:
+        nodes = fleet.labels.equal(NODE_GROUP_LABEL, demand.node_group)
+    if demand.cohort is not None:
+        nodes = _both(nodes, fleet.labels.equal(COHORT_LABEL, demand.cohort))
+    return nodes
+
+
+def _affinity_set(
+    requirements: PodRequirements, fleet: FleetIndex, *, within: BitMap | None
+) -> BitMap | None:
+    return _terms_set(requirements, fleet, within=_selector_set(requirements, fleet, within=within))
+
+
+def _selector_set(
+    requirements: PodRequirements, fleet: FleetIndex, *, within: BitMap | None
+) -> BitMap | None:
+    nodes = within
+    for key, value in requirements.selector:
+        nodes = _both(nodes, fleet.labels.equal(key, value))
+    return nodes
+
+
+def _terms_set(
+    requirements: PodRequirements, fleet: FleetIndex, *, within: BitMap | None
+) -> BitMap | None:
+    """Nodes of `within` that match a required term. None: no limit on either."""
+    if requirements.terms is None:
+        return within
+    sets = [
+        _term_set(term, fleet, within=within)
+        for term in requirements.terms
+        if not (term.empty or term.problems)
+    ]
+    if not sets:
+        return BitMap()
+    union = sets[0]
+    for more in sets[1:]:
+        union = union | more
+    return union
+
+
+def _term_set(term: Term, fleet: FleetIndex, *, within: BitMap | None) -> BitMap:
+    """Nodes of `within` that match one term: first what it demands, then what it forbids."""
+    nodes = within
+    forbidden: list[BitMap] = []
+    for requirement in term.expressions:
+        if requirement.operator in ("NotIn", "DoesNotExist"):
+            forbidden.append(_label_set(requirement, fleet))
+        else:
+            nodes = _both(nodes, _label_set(requirement, fleet))
+    for requirement in term.fields:
+        named = _field_set(requirement, fleet)
+        if requirement.operator == "NotIn":
+            forbidden.append(named)
+        else:
+            nodes = _both(nodes, named)
+    left = fleet.all if nodes is None else nodes
+    for nodes in forbidden:
+        left = left - nodes
+    return left
+
+
+def _label_set(requirement: Requirement, fleet: FleetIndex) -> BitMap:
+    """Nodes that a requirement demands, or, for NotIn and DoesNotExist, those it forbids."""
+    match requirement.operator:
+        case "In" | "NotIn":
+            return fleet.labels.one_of(requirement.key, requirement.values)
+        case "Exists" | "DoesNotExist":
+            return fleet.labels.having(requirement.key)
+    return fleet.labels.compared(
+        requirement.key, greater=requirement.operator == "Gt", bound=requirement.bound
+    )
+
+
+def _field_set(requirement: Requirement, fleet: FleetIndex) -> BitMap:
+    """Nodes whose field has the value; a field other than the name reads as empty."""
+    if requirement.key != NAME_FIELD:
+        return BitMap() if requirement.values[0] else fleet.all
+    node = fleet.get(requirement.values[0])
+    return BitMap() if node is None else BitMap((node.slot,))
+
+
+def _both(nodes: BitMap | None, more: BitMap) -> BitMap:
+    return more if nodes is None else nodes & more

@@ -1,0 +1,1 @@
+"""Pure planner, redirect rules and failure classes; the reconciler that carries plans out."""

@@ -1,0 +1,557 @@
+"""The level-triggered reconciler: reads anew, asks the planner, applies the difference.
+
+One key is one sandbox. Every write to the row is decided again under the row's lock with pods read
+from the API server after the lock is held (section 15); every API write is gated, UID-tested or
+both, so that a late one does nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+
+from sandbox_restore.errors import (
+    ConflictError,
+    PermissionDeniedError,
+    RejectedError,
+    SandboxRestoreError,
+    UnavailableError,
+)
+from sandbox_restore.kube.objects import KubeObjects
+from sandbox_restore.model.pod import PodFacts
+from sandbox_restore.model.restore import Restore
+from sandbox_restore.model.sandbox import Execution, Outcome, SandboxState, SandboxView
+from sandbox_restore.restore.liveness import NodeSighting
+from sandbox_restore.restore.outcome import retire_unstarted
+from sandbox_restore.restore.placing import Placer, Placing
+from sandbox_restore.restore.planner import plan
+from sandbox_restore.restore.reporter import Reporter
+from sandbox_restore.restore.state import ClusterState
+from sandbox_restore.restore.views import ViewCache
+from sandbox_restore.restore.world import (
+    CONFIRMED_STEPS,
+    ROW_STEPS,
+    BeginAttempt,
+    CreatePod,
+    DeletePod,
+    DeleteRestore,
+    DropFinalizer,
+    FailRow,
+    MarkLoaded,
+    MarkReleased,
+    Plan,
+    PlannerConfig,
+    Release,
+    Retire,
+    Said,
+    Step,
+    Ungate,
+    World,
+)
+from sandbox_restore.store.locked import LockedSandbox
+from sandbox_restore.store.store import Store
+
+STEPS_A_PASS = 12
+"""More steps than any path of one attempt has; a pass that needs more comes back later."""
+
+EXECUTION_NAMESPACE = uuid.UUID("6f1f1d0e-6d8e-4c39-9d1a-3f6d2f3c9a51")
+"""Execution ids are a function of restore and attempt, so that a retry cannot double one."""
+
+log = structlog.get_logger()
+
+
+def execution_id(restore_uid: str, attempt: int) -> str:
+    """The id of the execution of one attempt of one restore."""
+    return str(uuid.uuid5(EXECUTION_NAMESPACE, f"{restore_uid}/{attempt}"))
+
+
+class Reconciler:
+    """Carries plans out, one sandbox at a time per key."""
+
+    def __init__(
+        self,
+        *,
+        state: ClusterState,
+        store: Store,
+        kube: KubeObjects,
+        placer: Placer,
+        reporter: Reporter,
+        views: ViewCache,
+        config: PlannerConfig,
+        clock: Callable[[], datetime],
+        requeue: Callable[[str, float], None],
+        on_step: Callable[[Step], None] = lambda _step: None,
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._kube = kube
+        self._placer = placer
+        self._reporter = reporter
+        self._views = views
+        self._config = config
+        self._clock = clock
+        self._requeue = requeue
+        self._on_step = on_step
+
+    async def reconcile(self, sandbox_id: str) -> None:
+        """One pass. Raises this project's errors; the queue comes back with backoff."""
+        try:
+            await self._pass(sandbox_id)
+        except UnavailableError as error:
+            await self._say_unavailable(sandbox_id, error)
+            raise
+
+    async def _pass(self, sandbox_id: str) -> None:
+        decided = Plan(step=None, said={})
+        placings: dict[str, Placing] = {}
+        for _ in range(STEPS_A_PASS):
+            world = await self._cached_world(sandbox_id)
+            decided = plan(world)
+            step = decided.step
+            if step is None:
+                break
+            outcome = await self._carry_out(step, world, placings)
+            if outcome is not None:
+                decided = outcome
+                break
+        else:
+            self._requeue(sandbox_id, 0.0)
+        await self._report(sandbox_id, decided, placings)
+
+    async def _report(
+        self, sandbox_id: str, decided: Plan, placings: dict[str, Placing]
+    ) -> None:
+        view = self._views.peek(sandbox_id)
+        now = self._clock()
+        later = await self._reporter.report(
+            self._state.restores_of(sandbox_id), decided.said, view=view, placings=placings, now=now
+        )
+        times = [t for t in (decided.recheck_at, later) if t is not None]
+        if times:
+            self._requeue(sandbox_id, max(0.0, (min(times) - now).total_seconds()))
+        if _waits_for_nodes(decided):
+            self._state.waiting_for_nodes.add(sandbox_id)
+        else:
+            self._state.waiting_for_nodes.discard(sandbox_id)
+
+    async def _say_unavailable(self, sandbox_id: str, error: UnavailableError) -> None:
+        """The database does not answer: said on each open restore, when the API server does."""
+        said = {
+            r.uid: Said(succeeded=None, reason="Unavailable", message=str(error))
+            for r in self._state.restores_of(sandbox_id)
+            if not r.finished and not r.deleting
+        }
+        try:
+            await self._reporter.report(
+                self._state.restores_of(sandbox_id),
+                said,
+                view=None,
+                placings={},
+                now=self._clock(),
+            )
+        except SandboxRestoreError:
+            log.debug("status_not_written", sandbox=sandbox_id)
+
+    # --- worlds
+
+    def _uids(self, sandbox_id: str) -> tuple[str, ...]:
+        return tuple(r.uid for r in self._state.restores_of(sandbox_id))
+
+    async def _cached_world(self, sandbox_id: str) -> World:
+        uids = self._uids(sandbox_id)
+        view = self._views.current(sandbox_id, uids)
+        if view is None:
+            view = await self._store.view(sandbox_id, restore_uids=uids)
+            if view is not None:
+                self._views.put(view, uids)
+        namespace = view.sandbox.namespace if view is not None else None
+        pods = [p for p in self._state.pods_of(sandbox_id) if p.namespace == namespace]
+        return self._world(sandbox_id, view, pods, self._cached_sightings(pods, view), None)
+
+    async def _live_world(self, sandbox_id: str, view: SandboxView | None) -> World:
+        """Pods, the nodes that decide on them, the restore and the namespace, read now."""
+        if view is None:
+            return self._world(sandbox_id, None, [], {}, None)
+        namespace = view.sandbox.namespace
+        pods = await self._kube.sandbox_pods(namespace, sandbox_id)
+        active = view.active
+        if active is not None and active.pod_name is not None:
+            if all(p.name != active.pod_name for p in pods):
+                # A pod whose label was edited away is still the active execution's pod.
+                named = await self._kube.pod(namespace, active.pod_name)
+                pods += [named] if named is not None else []
+            await self._check_restore(namespace, active)
+        for pod in pods:
+            self._state.apply_pod(pod)
+        sightings = {
+            name: await self._sight(name) for name in sorted(_deciding_nodes(pods, view))
+        }
+        uid = await self._kube.namespace_uid(namespace)
+        return self._world(sandbox_id, view, pods, sightings, uid)
+
+    async def _check_restore(self, namespace: str, active: Execution) -> None:
+        """A restore that the cache does not show is gone only if a live read says so (by UID)."""
+        name = active.restore_name
+        if name is None or active.restore_uid in self._uids(active.sandbox_id):
+            return
+        found = await self._kube.restore(namespace, name)
+        if found is not None and found.uid == active.restore_uid:
+            self._state.apply_restore(found)
+
+    async def _sight(self, name: str) -> NodeSighting:
+        node = await self._kube.node(name)
+        absent = None if node is not None else self._absent_since(name)
+        return NodeSighting(name=name, node=node, absent_since=absent)
+
+    def _absent_since(self, name: str) -> datetime:
+        return self._state.absent_since(name, self._clock())
+
+    def _cached_sightings(
+        self, pods: list[PodFacts], view: SandboxView | None
+    ) -> dict[str, NodeSighting]:
+        return {
+            name: self._state.sighting(name, self._clock())
+            for name in (_deciding_nodes(pods, view) if view is not None else ())
+        }
+
+    def _world(
+        self,
+        sandbox_id: str,
+        view: SandboxView | None,
+        pods: list[PodFacts],
+        sightings: dict[str, NodeSighting],
+        namespace_uid: str | None,
+    ) -> World:
+        now = self._clock()
+        gone: dict[str, datetime] = {}
+        active = view.active if view is not None else None
+        if view is not None and active is not None and active.loaded_at is not None:
+            name = active.pod_name or ""
+            if all(p.name != name for p in pods):
+                gone[name] = self._state.gone_since(view.sandbox.namespace, name, now)
+        return World(
+            now=now,
+            sandbox_id=sandbox_id,
+            restores=tuple(self._state.restores_of(sandbox_id)),
+            view=view,
+            pods=tuple(pods),
+            sightings=sightings,
+            gone_since=gone,
+            namespace_uid=namespace_uid,
+            gate_for=self._placer.gate_for,
+            hold_for=lambda restore, choice: self._placer.hold_for(restore, choice, view, now),
+            config=self._config,
+        )
+
+    # --- steps
+
+    async def _carry_out(
+        self, step: Step, world: World, placings: dict[str, Placing]
+    ) -> Plan | None:
+        """Does the step. None: look again; a plan: this pass ends with what it says."""
+        if isinstance(step, ROW_STEPS):
+            return await self._under_lock(step, world)
+        if isinstance(step, CONFIRMED_STEPS):
+            fresh = await self._fresh(world)
+            confirmed = plan(fresh)
+            if confirmed.step != step and not _same(step, confirmed.step):
+                return self._again(world.sandbox_id, confirmed)
+            assert confirmed.step is not None
+            step = confirmed.step
+        self._on_step(step)
+        try:
+            await self._write(step, world, placings)
+        except ConflictError:
+            await self._refresh_pod(step, world)
+            return self._again(world.sandbox_id, replace(plan(world), step=None))
+        return None
+
+    def _again(self, sandbox_id: str, decided: Plan) -> Plan:
+        """What was decided on was stale: end the pass with fresh words and come back at once."""
+        if decided.step is not None:
+            self._requeue(sandbox_id, 0.02)
+        else:
+            self._requeue(sandbox_id, 0.2)
+        return decided
+
+    async def _fresh(self, world: World) -> World:
+        uids = self._uids(world.sandbox_id)
+        view = await self._store.view(world.sandbox_id, restore_uids=uids)
+        if view is not None:
+            self._views.put(view, uids)
+        return await self._live_world(world.sandbox_id, view)
+
+    async def _refresh_pod(self, step: Step, world: World) -> None:
+        pod = getattr(step, "pod", None)
+        if isinstance(pod, PodFacts):
+            now = await self._kube.pod(pod.namespace, pod.name)
+            if now is not None:
+                self._state.apply_pod(now)
+            else:
+                self._state.remove_pod(pod.namespace, pod.name, pod.uid)
+        elif isinstance(step, CreatePod) and world.view is not None:
+            name = step.execution.pod_name or ""
+            taken = await self._kube.pod(world.view.sandbox.namespace, name)
+            if taken is not None:
+                self._state.apply_pod(taken)
+
+    async def _write(self, step: Step, world: World, placings: dict[str, Placing]) -> None:
+        """The API writes."""
+        match step:
+            case CreatePod():
+                await self._create_pod(step, world, placings)
+            case Ungate():
+                self._state.apply_pod(await self._kube.ungate(step.pod))
+                log.info("pod_ungated", **_keys(world, pod=step.pod.name))
+            case Release():
+                self._state.apply_pod(await self._kube.release(step.pod))
+                log.info("pod_released", **_keys(world, pod=step.pod.name))
+            case MarkReleased():
+                uids = self._uids(world.sandbox_id)
+                view = await self._store.mark_released(
+                    world.sandbox_id,
+                    step.execution.id,
+                    pod_uid=step.pod.uid,
+                    now=self._clock(),
+                    restore_uids=uids,
+                )
+                if view is not None:
+                    self._views.put(view, uids)
+            case DeletePod():
+                await self._delete_pod(step, world)
+            case DropFinalizer():
+                after = await self._kube.drop_finalizer(step.pod)
+                if after.deleting and not after.finalizers:
+                    self._state.remove_pod(after.namespace, after.name, after.uid)
+                else:
+                    self._state.apply_pod(after)
+                log.info("pod_unfenced", **_keys(world, pod=step.pod.name, why=step.why))
+            case DeleteRestore():
+                await self._kube.delete_restore(step.restore)
+                gone = step.restore
+                self._state.remove_restore(gone.namespace, gone.name, gone.uid)
+                log.info("restore_expired", **_keys(world, restore=step.restore.name))
+            case _:
+                raise AssertionError(f"no API write for {type(step).__name__}")
+
+    async def _delete_pod(self, step: DeletePod, world: World) -> None:
+        await self._kube.delete_pod(step.pod)
+        now = await self._kube.pod(step.pod.namespace, step.pod.name)
+        if now is None:
+            self._state.remove_pod(step.pod.namespace, step.pod.name, step.pod.uid)
+        else:
+            self._state.apply_pod(now)
+        log.info("pod_deleted", **_keys(world, pod=step.pod.name, why=step.why))
+
+    async def _create_pod(
+        self, step: CreatePod, world: World, placings: dict[str, Placing]
+    ) -> None:
+        """POST of the one pod, gated and fenced; a pod of that name that names this execution is
+        taken as ours. A refusal for good fails the attempt with the API server's reason."""
+        assert world.view is not None
+        placing = self._placer.place(step.restore, step.execution, world.view)
+        try:
+            pod = await self._kube.create_pod(placing.pod)
+        except RejectedError as error:
+            await self._refused(step, world, error)
+            return
+        except PermissionDeniedError as error:
+            await self._say_not_permitted(step.restore, error)
+            raise
+        placings[step.restore.uid] = placing
+        self._state.apply_pod(pod)
+        log.info(
+            "pod_created",
+            **_keys(world, pod=pod.name, restore=step.restore.name),
+            **placing.log_fields,
+        )
+
+    async def _say_not_permitted(self, restore: Restore, error: PermissionDeniedError) -> None:
+        said = Said(succeeded=None, reason="NotPermitted", message=str(error))
+        await self._reporter.report(
+            [restore], {restore.uid: said}, view=None, placings={}, now=self._clock()
+        )
+
+    async def _refused(self, step: CreatePod, world: World, error: RejectedError) -> None:
+        """The API server will never take this pod: the attempt fails, once nothing was made."""
+        async with self._store.locked(
+            world.sandbox_id, restore_uids=self._uids(world.sandbox_id)
+        ) as locked:
+            view = locked.view
+            live = await self._live_world(world.sandbox_id, view)
+            if view is None or view.active is None or view.active.id != step.execution.id:
+                return
+            if live.pod_of(view.active) is not None:
+                return
+            retire = retire_unstarted(
+                view.active,
+                view.sandbox,
+                outcome=Outcome.FAILED,
+                row_state=SandboxState.RESTORING,
+                why=f"the API server refused the restore pod: {error}",
+            )
+            await self._retire(locked, retire)
+        self._keep(locked)
+
+    # --- steps under the row's lock
+
+    async def _under_lock(self, step: Step, world: World) -> Plan | None:
+        uids = self._uids(world.sandbox_id)
+        async with self._store.locked(world.sandbox_id, restore_uids=uids) as locked:
+            live = await self._live_world(world.sandbox_id, locked.view)
+            again = plan(live)
+            if not _same(step, again.step):
+                if locked.view is not None:
+                    self._views.put(locked.view, uids)
+                return self._again(world.sandbox_id, again)
+            assert again.step is not None
+            self._on_step(again.step)
+            await self._write_row(locked, again.step, live)
+        self._keep(locked, uids)
+        return None
+
+    def _keep(self, locked: LockedSandbox, uids: tuple[str, ...] | None = None) -> None:
+        """After the commit: what the write returned is the row as it is."""
+        if locked.view is not None:
+            self._views.put(locked.view, uids or self._uids(locked.sandbox_id))
+
+    async def _write_row(self, locked: LockedSandbox, step: Step, live: World) -> None:
+        match step:
+            case BeginAttempt():
+                await self._begin(locked, step, live)
+            case MarkLoaded():
+                await self._mark_loaded(locked, step)
+            case Retire():
+                await self._retire(locked, step)
+            case FailRow():
+                await locked.fail_row(live.now)
+                log.info("row_failed", sandbox=live.sandbox_id)
+            case _:
+                raise AssertionError(f"no row write for {type(step).__name__}")
+
+    async def _begin(self, locked: LockedSandbox, step: BeginAttempt, live: World) -> None:
+        if live.namespace_uid is None:
+            raise ConflictError(f"namespace {step.restore.namespace} is gone")
+        identity = execution_id(step.restore.uid, step.attempt)
+        await locked.begin_attempt(
+            execution_id=identity,
+            restore_uid=step.restore.uid,
+            restore_name=step.restore.name,
+            attempt=step.attempt,
+            source=step.source,
+            snapshot_id=step.snapshot.id if step.snapshot is not None else None,
+            pod_name=self._placer.pod_name(step.restore, step.attempt),
+            target_node=step.target_node,
+            gate=step.gate,
+            clear_pin=step.clear_pin,
+            namespace_uid=live.namespace_uid,
+            now=live.now,
+        )
+        log.info(
+            "attempt_begun",
+            sandbox=live.sandbox_id,
+            restore=step.restore.name,
+            attempt=step.attempt,
+            source=step.source.value,
+            snapshot=step.snapshot.id if step.snapshot is not None else None,
+            gate=step.gate,
+        )
+
+    async def _mark_loaded(self, locked: LockedSandbox, step: MarkLoaded) -> None:
+        assert step.pod.node_name is not None
+        node = self._state.fleet.get(step.pod.node_name)
+        await locked.mark_loaded(
+            execution_id=step.execution.id,
+            pod_uid=step.pod.uid,
+            node_name=step.pod.node_name,
+            node_uid=node.uid if node is not None else None,
+            node_cpu=node.cpu if node is not None else None,
+            now=self._clock(),
+        )
+        log.info(
+            "snapshot_loaded",
+            sandbox=locked.sandbox_id,
+            pod=step.pod.name,
+            node=step.pod.node_name,
+        )
+
+    async def _retire(self, locked: LockedSandbox, step: Retire) -> None:
+        node = self._state.fleet.get(step.node_name) if step.node_name else None
+        await locked.retire(
+            execution_id=step.execution.id,
+            outcome=step.outcome,
+            row_state=step.row_state,
+            pinned_node=step.pinned_node,
+            marker=step.marker,
+            now=self._clock(),
+            failure_class=step.failure_class,
+            failure_message=step.failure_message,
+            pod_uid=step.pod_uid,
+            node_name=step.node_name,
+            node_uid=node.uid if node is not None else None,
+            node_cpu=node.cpu if node is not None else None,
+        )
+        if step.execution.pod_name is not None and locked.view is not None:
+            self._state.forget_gone(locked.view.sandbox.namespace, step.execution.pod_name)
+        log.info(
+            "execution_retired",
+            sandbox=locked.sandbox_id,
+            execution=step.execution.id,
+            outcome=step.outcome.value,
+            failure_class=step.failure_class,
+            node=step.node_name,
+            why=step.why,
+        )
+
+
+def _same(step: Step, other: Step | None) -> bool:
+    """Whether a fresh look orders the same thing to the same object."""
+    if type(step) is not type(other):
+        return False
+    match step, other:
+        case (BeginAttempt(), BeginAttempt()):
+            return step.restore.uid == other.restore.uid
+        case (
+            (MarkLoaded() | Retire() | CreatePod()),
+            (MarkLoaded() | Retire() | CreatePod()),
+        ):
+            return step.execution.id == other.execution.id
+        case ((DeletePod() | DropFinalizer()), (DeletePod() | DropFinalizer())):
+            return step.pod.uid == other.pod.uid
+        case _:
+            return True
+
+
+def _deciding_nodes(pods: list[PodFacts], view: SandboxView) -> set[str]:
+    """Nodes that may have to decide whether a pod is alive (section 15)."""
+    found = {
+        p.node_name
+        for p in pods
+        if p.node_name is not None and not (p.terminal and p.runner_end is not None)
+    }
+    active = view.active
+    if active is not None and active.node_name is not None and active.loaded_at is not None:
+        found.add(active.node_name)
+    for pod in pods:
+        end = pod.runner_end
+        if pod.node_name is not None and end is not None and not end.is_report:
+            found.add(pod.node_name)
+    return found
+
+
+WAITS_FOR_NODES = frozenset(
+    {"PlacementHeld", "CaptureCpuUnknown", "ColdCache", "PreviousPodMayBeAlive", "Unschedulable"}
+)
+
+
+def _waits_for_nodes(decided: Plan) -> bool:
+    return any(said.reason in WAITS_FOR_NODES for said in decided.said.values())
+
+
+def _keys(world: World, **more: object) -> dict[str, object]:
+    return {"sandbox": world.sandbox_id, **more}
+

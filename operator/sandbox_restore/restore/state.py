@@ -1,0 +1,236 @@
+"""The in-memory state that the watches feed: one writer, facts in, concerned sandboxes out.
+
+PURE apart from being mutable: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.fleet.record import NodeRecord
+from sandbox_restore.model import names
+from sandbox_restore.model.node import NodeFacts
+from sandbox_restore.model.pod import PodFacts
+from sandbox_restore.model.restore import Restore
+from sandbox_restore.restore.liveness import NodeSighting
+
+Key = tuple[str, str]
+
+
+def is_newer(resource_version: str, than: str) -> bool:
+    """Whether a version of one object is later.
+
+    Kubernetes promises comparable, ordered resource versions of one resource since 1.35; anything
+    that is not a number is taken as new.
+    """
+    if resource_version.isdigit() and than.isdigit():
+        return int(resource_version) >= int(than)
+    return True
+
+
+class ClusterState:
+    """Nodes, restore pods and SandboxRestores as last seen.
+
+    Each method that takes news returns the ids of the sandboxes that it concerns.
+    """
+
+    def __init__(self, fleet: FleetIndex) -> None:
+        self.fleet = fleet
+        self.waiting_for_nodes: set[str] = set()
+        """Sandboxes whose next step depends on the fleet; the reconciler keeps it."""
+        self._pods: dict[Key, PodFacts] = {}
+        self._pods_of: dict[str, set[Key]] = defaultdict(set)
+        self._pods_on: dict[str, set[Key]] = defaultdict(set)
+        self._restores: dict[Key, Restore] = {}
+        self._restores_of: dict[str, set[Key]] = defaultdict(set)
+        self._gone_since: dict[Key, datetime] = {}
+        self._absent_since: dict[str, datetime] = {}
+
+    # --- reading
+
+    def pods_of(self, sandbox_id: str) -> list[PodFacts]:
+        """Restore pods labelled with the sandbox, by name."""
+        return [self._pods[k] for k in sorted(self._pods_of.get(sandbox_id, ()))]
+
+    def restores_of(self, sandbox_id: str) -> list[Restore]:
+        """SandboxRestores that name the sandbox, in every namespace, by name."""
+        return [self._restores[k] for k in sorted(self._restores_of.get(sandbox_id, ()))]
+
+    def sandboxes(self) -> set[str]:
+        """Every sandbox that a restore or a restore pod names."""
+        return {s for s, keys in self._restores_of.items() if keys} | {
+            s for s, keys in self._pods_of.items() if keys
+        }
+
+    def restores(self) -> Iterable[Restore]:
+        """All SandboxRestores."""
+        return self._restores.values()
+
+    def gone_since(self, namespace: str, pod_name: str, now: datetime) -> datetime:
+        """When the pod was first seen gone by this process: now, if that is news."""
+        return self._gone_since.setdefault((namespace, pod_name), now)
+
+    def forget_gone(self, namespace: str, pod_name: str) -> None:
+        """The pod's execution is retired; nobody asks for it again."""
+        self._gone_since.pop((namespace, pod_name), None)
+
+    def sighting(self, name: str, now: datetime) -> NodeSighting:
+        """The node of that name as the index has it; good enough to decide whether to look."""
+        record = self.fleet.get(name)
+        node = _facts(record) if record is not None else None
+        absent = None if node is not None else self.absent_since(name, now)
+        return NodeSighting(name=name, node=node, absent_since=absent)
+
+    def absent_since(self, name: str, now: datetime) -> datetime:
+        """When the name was first seen without a Node by this process: now, if that is news.
+
+        Only a name that somebody asks for is remembered, until a Node of that name appears.
+        """
+        return self._absent_since.setdefault(name, now)
+
+    # --- nodes
+
+    def apply_node(self, node: NodeFacts, now: datetime) -> set[str]:
+        """A node as it is now."""
+        self._absent_since.pop(node.name, None)
+        change = self.fleet.apply(node, now=now)
+        return self._concerned([node.name]) if change else set()
+
+    def remove_node(self, name: str, uid: str, now: datetime) -> set[str]:
+        """A node that is gone."""
+        self.fleet.remove(name, uid, now=now)
+        if name in self._pods_on:
+            self._absent_since.setdefault(name, now)
+        return self._concerned([name])
+
+    def replace_nodes(self, nodes: Iterable[NodeFacts], now: datetime) -> set[str]:
+        """The authoritative list: what is not in it is gone."""
+        listed = list(nodes)
+        self.fleet.replace(listed, now=now)
+        for node in listed:
+            self._absent_since.pop(node.name, None)
+        return self._concerned(list(self._pods_on))
+
+    def _concerned(self, node_names: Iterable[str]) -> set[str]:
+        found = set(self.waiting_for_nodes)
+        for name in node_names:
+            for key in self._pods_on.get(name, ()):
+                pod = self._pods[key]
+                if pod.terminal or not pod.ready or names.FENCE in pod.finalizers:
+                    found.add(pod.labels.get(names.SANDBOX_LABEL, ""))
+        found.discard("")
+        return found
+
+    # --- pods
+
+    def apply_pod(self, pod: PodFacts) -> set[str]:
+        """A restore pod as it is now; older news than what is known is dropped."""
+        key = (pod.namespace, pod.name)
+        known = self._pods.get(key)
+        if (
+            known is not None
+            and known.uid == pod.uid
+            and not is_newer(pod.resource_version, known.resource_version)
+        ):
+            return set()
+        self._drop_pod(key)
+        self._pods[key] = pod
+        self._gone_since.pop(key, None)
+        sandbox = pod.labels.get(names.SANDBOX_LABEL, "")
+        self._pods_of[sandbox].add(key)
+        if pod.node_name is not None:
+            self._pods_on[pod.node_name].add(key)
+        return {sandbox} if sandbox else set()
+
+    def remove_pod(self, namespace: str, name: str, uid: str) -> set[str]:
+        """A pod that is gone."""
+        key = (namespace, name)
+        known = self._pods.get(key)
+        if known is None or known.uid != uid:
+            return set()
+        sandbox = known.labels.get(names.SANDBOX_LABEL, "")
+        self._drop_pod(key)
+        return {sandbox} if sandbox else set()
+
+    def replace_pods(self, pods: Iterable[PodFacts]) -> set[str]:
+        """The authoritative list: what is not in it is gone."""
+        found: set[str] = set()
+        listed = {(p.namespace, p.name): p for p in pods}
+        for key in set(self._pods) - set(listed):
+            found |= self.remove_pod(*key, self._pods[key].uid)
+        for pod in listed.values():
+            found |= self.apply_pod(pod)
+        return found
+
+    def _drop_pod(self, key: Key) -> None:
+        known = self._pods.pop(key, None)
+        if known is None:
+            return
+        _discard(self._pods_of, known.labels.get(names.SANDBOX_LABEL, ""), key)
+        if known.node_name is not None:
+            _discard(self._pods_on, known.node_name, key)
+
+    # --- restores
+
+    def apply_restore(self, restore: Restore) -> set[str]:
+        """A SandboxRestore as it is now; older news than what is known is dropped."""
+        key = (restore.namespace, restore.name)
+        known = self._restores.get(key)
+        if (
+            known is not None
+            and known.uid == restore.uid
+            and not is_newer(restore.resource_version, known.resource_version)
+        ):
+            return set()
+        found = self._drop_restore(key)
+        self._restores[key] = restore
+        self._restores_of[restore.spec.sandbox_id].add(key)
+        return found | {restore.spec.sandbox_id}
+
+    def remove_restore(self, namespace: str, name: str, uid: str) -> set[str]:
+        """A SandboxRestore that is gone."""
+        known = self._restores.get((namespace, name))
+        if known is None or known.uid != uid:
+            return set()
+        return self._drop_restore((namespace, name))
+
+    def replace_restores(self, restores: Iterable[Restore]) -> set[str]:
+        """The authoritative list: what is not in it is gone."""
+        found: set[str] = set()
+        listed = {(r.namespace, r.name): r for r in restores}
+        for key in set(self._restores) - set(listed):
+            found |= self._drop_restore(key)
+        for restore in listed.values():
+            found |= self.apply_restore(restore)
+        return found
+
+    def _drop_restore(self, key: Key) -> set[str]:
+        known = self._restores.pop(key, None)
+        if known is None:
+            return set()
+        _discard(self._restores_of, known.spec.sandbox_id, key)
+        return {known.spec.sandbox_id}
+
+
+def _facts(record: NodeRecord) -> NodeFacts:
+    """The part of a node that decides on a pod's life."""
+    return NodeFacts(
+        name=record.name,
+        uid=record.uid,
+        created=record.created,
+        taints=record.taints,
+        deleting=record.deleting,
+        ready=record.ready,
+        ready_since=record.ready_since,
+    )
+
+
+def _discard(index: dict[str, set[Key]], name: str, key: Key) -> None:
+    keys = index.get(name)
+    if keys is not None:
+        keys.discard(key)
+        if not keys:
+            del index[name]

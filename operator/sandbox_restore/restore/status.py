@@ -1,0 +1,254 @@
+"""From what is said of a restore to its status and its Events (api.md). PURE."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from sandbox_restore.model import names
+from sandbox_restore.model.restore import (
+    AttemptStatus,
+    Condition,
+    PlacementStatus,
+    Restore,
+    RestoreStatus,
+)
+from sandbox_restore.model.sandbox import Execution, Outcome
+from sandbox_restore.restore.failure import FailureClass
+from sandbox_restore.restore.outcome import failed_attempts
+from sandbox_restore.restore.world import Said
+
+ORDER = ("Planned", "Placed", "Succeeded", "Stranded", "Redirected")
+"""The fixed order of conditions."""
+
+KEPT_ATTEMPTS = 20
+NOTE_LIMIT = 1024
+"""events.k8s.io: a note is at most 1 kB."""
+
+DISRUPTIVE = ("RestoreFailed", "SnapshotLoadIncompatible", "PlacementHeld")
+"""Events of type Warning: a person must act, or soon may have to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """One Event to post: its reason, its note, and what makes it one and not another."""
+
+    reason: str
+    note: str
+    identity: str
+
+
+def new_status(
+    restore: Restore,
+    said: Said,
+    *,
+    attempts: Iterable[Execution],
+    placement: PlacementStatus | None,
+    observed: PlacementStatus | None,
+    now: datetime,
+) -> RestoreStatus:
+    """The status that says it; times move only where what they time has changed."""
+    old = restore.status
+    own = [a for a in attempts if a.restore_uid == restore.uid]
+    pod = said.pod
+    return RestoreStatus(
+        observed_generation=restore.generation,
+        conditions=_conditions(restore, said, now),
+        plan=said.plan if said.plan is not None else old.plan,
+        placement=placement if placement is not None else old.placement,
+        redirect=old.redirect,
+        observed=observed if observed is not None else old.observed,
+        attempts=[_attempt(a) for a in own[-KEPT_ATTEMPTS:]],
+        failed_attempts=len(failed_attempts(own, restore.uid)),
+        pod_name=pod.name if pod is not None else old.pod_name,
+        node_name=(pod.node_name or "") if pod is not None else old.node_name,
+        start_time=_start_time(restore, now),
+        completion_time=now.replace(microsecond=0) if said.succeeded is not None else UNSET,
+        **_pause(restore, now),
+    )
+
+
+def _start_time(restore: Restore, now: datetime) -> Any:
+    old = restore.status.start_time
+    return old if old is not UNSET else restore.created
+
+
+def _pause(restore: Restore, now: datetime) -> dict[str, Any]:
+    """The deadline clock stands still while suspended: since when, and how long before."""
+    old = restore.status
+    since, before = old.suspended_at, old.suspended_seconds
+    if restore.spec.suspend:
+        return {
+            "suspended_at": now.replace(microsecond=0) if since is UNSET else since,
+            "suspended_seconds": before,
+        }
+    if since is not UNSET:
+        before += int((now - since).total_seconds())
+    return {"suspended_at": UNSET, "suspended_seconds": before}
+
+
+def _conditions(restore: Restore, said: Said, now: datetime) -> list[Condition]:
+    found = {c.type: c for c in restore.status.conditions}
+    succeeded = {True: "True", False: "False", None: "Unknown"}[said.succeeded]
+    wanted: dict[str, tuple[str, str, str]] = {
+        "Succeeded": (succeeded, said.reason, said.message),
+    }
+    if said.planned is not None:
+        source = said.plan.source if said.plan is not None else ""
+        wanted["Planned"] = (
+            ("True", {"local": "LocalOnlyPlan", "platform": "FollowsPod"}.get(source, "StoragePlan"),
+             _plan_words(said))
+            if said.planned
+            else ("False", said.reason, said.message)
+        )
+    if said.placed is not None:
+        is_placed, reason, message = said.placed
+        wanted["Placed"] = ("True" if is_placed else "False", reason, message)
+    for kind, (status, reason, message) in wanted.items():
+        old = found.get(kind)
+        moved = old is None or old.status != status
+        found[kind] = Condition(
+            type=kind,
+            status=status,
+            observed_generation=restore.generation,
+            last_transition_time=(
+                now.replace(microsecond=0) if moved or old is None else old.last_transition_time
+            ),
+            reason=reason,
+            message=message[:32768],
+        )
+    return [found[k] for k in ORDER if k in found]
+
+
+def _plan_words(said: Said) -> str:
+    plan = said.plan
+    if plan is None:
+        return said.message
+    what = f"snapshot {plan.snapshot_id}" if plan.snapshot_id else "what the node holds"
+    where = f", only on node {plan.node}" if plan.node else ""
+    return f"restores {what} from {plan.source}{where}"
+
+
+def _attempt(execution: Execution) -> AttemptStatus:
+    ended = execution.retired_at
+    return AttemptStatus(
+        attempt=execution.attempt,
+        pod=execution.pod_name or "",
+        node=execution.node_name or "",
+        cpu=execution.node_cpu or "",
+        source=execution.source.value,
+        outcome=execution.outcome.value if execution.outcome is not None else _progress(execution),
+        failure_class=execution.failure_class or "",
+        message=execution.failure_message or "",
+        started_at=execution.created_at.replace(microsecond=0),
+        ended_at=ended.replace(microsecond=0) if ended is not None else UNSET,
+    )
+
+
+def _progress(execution: Execution) -> str:
+    return "loaded" if execution.loaded_at is not None else "active"
+
+
+# --- Events: one per change, none per pass
+
+
+def news(restore: Restore, status: RestoreStatus) -> list[News]:
+    """What has changed between the status that the restore has and the new one."""
+    old = restore.status
+    found: list[News] = []
+    found += _placement_news(restore, status)
+    known = {(a.attempt, a.outcome) for a in old.attempts}
+    for attempt in status.attempts:
+        if (
+            attempt.failure_class == FailureClass.CPU_INCOMPATIBLE.value
+            and attempt.outcome == Outcome.FAILED.value
+            and (attempt.attempt, attempt.outcome) not in known
+        ):
+            found.append(
+                News(
+                    reason="SnapshotLoadIncompatible",
+                    note=f"node {attempt.node} ({attempt.cpu or 'no host-CPU label'}) refused the "
+                    f"snapshot: {attempt.message}",
+                    identity=f"attempt-{attempt.attempt}",
+                )
+            )
+    done = next(c for c in status.conditions if c.type == "Succeeded")
+    if done.status != "Unknown" and not restore.finished:
+        reason = "RestoreSucceeded" if done.status == "True" else "RestoreFailed"
+        found.append(
+            News(reason=reason, note=f"{done.reason}: {done.message}", identity="finished")
+        )
+    return found
+
+
+def _placement_news(restore: Restore, status: RestoreStatus) -> list[News]:
+    old = restore.status
+    if status.placement is UNSET:
+        return []
+    decision = status.placement.decision
+    if decision == "Held":
+        before = restore.condition("Succeeded")
+        after = next(c for c in status.conditions if c.type == "Succeeded")
+        if before is not None and before.reason == after.reason:
+            return []
+        return [
+            News(
+                reason="PlacementHeld",
+                note=status.placement.message,
+                identity=f"{after.reason}-{status.placement.message}",
+            )
+        ]
+    if not status.pod_name or status.pod_name == old.pod_name:
+        return []
+    reason = "PlacementConstrained" if decision == "Constrained" else "PlacementUnconstrained"
+    return [
+        News(
+            reason=reason,
+            note=f"pod {status.pod_name}: {status.placement.message}",
+            identity=status.pod_name,
+        )
+    ]
+
+
+def event_body(
+    restore: Restore, item: News, *, now: datetime, instance: str
+) -> dict[str, Any]:
+    """An events.k8s.io/v1 Event whose name is a function of what it tells.
+
+    So that posting it again, by this process or another, changes nothing.
+    """
+    digest = hashlib.sha256(
+        f"{restore.uid}/{item.reason}/{item.identity}".encode()
+    ).hexdigest()[:16]
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{restore.name[:230]}.{digest}", "namespace": restore.namespace},
+        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": f"{names.GROUP}/sandbox-restore",
+        "reportingInstance": instance[:128],
+        "action": "Restore",
+        "reason": item.reason,
+        "type": "Warning" if item.reason in DISRUPTIVE else "Normal",
+        "note": item.note[:NOTE_LIMIT],
+        "regarding": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": restore.name,
+            "namespace": restore.namespace,
+            "uid": restore.uid,
+            "resourceVersion": restore.resource_version,
+        },
+    }
+
+
+def as_json(status: RestoreStatus) -> dict[str, Any]:
+    """The status as the API server takes it."""
+    built: dict[str, Any] = msgspec.to_builtins(status)
+    return built

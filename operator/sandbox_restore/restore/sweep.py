@@ -1,0 +1,38 @@
+"""The sweep: finds, with one query each, what no event announces (sections 14 and 15)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import structlog
+
+from sandbox_restore.restore.intake import Intake
+from sandbox_restore.restore.state import ClusterState
+from sandbox_restore.store.store import Store
+
+log = structlog.get_logger()
+
+
+class Sweeper:
+    """Puts sandboxes on the queue whose rows wait for something that nobody tells."""
+
+    def __init__(self, *, store: Store, state: ClusterState, intake: Intake) -> None:
+        self._store = store
+        self._state = state
+        self._intake = intake
+        self.last: datetime | None = None
+
+    async def sweep(self) -> None:
+        """Unreleased active executions whose restore is gone from the cache (the reconciler reads
+        it live, by UID), and `restoring` rows without an active execution."""
+        known = {r.uid for r in self._state.restores()}
+        orphans = {
+            e.sandbox_id
+            for e in await self._store.unreleased_active()
+            if e.restore_uid not in known
+        }
+        stale = {row.sandbox_id for row in await self._store.restoring_without_active()}
+        found = orphans | stale
+        if found:
+            log.info("sweep_found", orphans=len(orphans), restoring=len(stale))
+        self._intake.concerned(found, slow=True)
