@@ -168,7 +168,7 @@ def test_a_value_out_of_its_bounds_is_refused_with_its_field(
         "example.com/zone",
         "a/b",
         "n" * 63,
-        ".".join(["d" * 62] * 4) + "d/" + "n" * 63,
+        ".".join(["d" * 62] * 4) + "dd/" + "n" * 63,
     ],
 )
 def test_node_selector_takes_every_label_key(server: Server, key: str) -> None:
@@ -189,7 +189,7 @@ def test_node_selector_takes_every_label_key(server: Server, key: str) -> None:
         "Example.com/a",
         "a..b/c",
         "n" * 64,
-        ".".join(["d" * 62] * 4) + "dd/n",
+        ".".join(["d" * 62] * 4) + "ddd/n",
         "k" * 10_000,
         "zone\n",
     ],
@@ -198,7 +198,7 @@ def test_node_selector_refuses_what_is_no_label_key_and_names_it(server: Server,
     words = refusal(server.create, {"sandboxId": "s", "nodeSelector": {"good": "v", key: "v"}})
     assert "spec.nodeSelector: " in words
     assert "is not a label key" in words
-    if len(key) < 1000:
+    if key.isprintable() and len(key) < 1000:
         assert f'"{key}" is not' in words
 
 

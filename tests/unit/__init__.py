@@ -1,1 +1,1 @@
-"""Tests of the unit part."""
+"""Tests without a cluster, a database or a clock."""

@@ -71,12 +71,12 @@ def _answer(number: int, line: str) -> _Answer:
     if not isinstance(report, dict):
         return _unreadable(number, "not a JSON object")
     message = report.get("message", "")
-    found = classify(line)
-    known = found.failure_class is not FailureClass.UNKNOWN
-    if isinstance(message, str) and ("message" in report or _REPORT_KEYS & report.keys()):
-        return _Answer(found)
-    if known and _REPORT_KEYS & report.keys():
-        return _Answer(found)
+    if _REPORT_KEYS & report.keys():
+        found = classify(line)
+        if isinstance(message, str) or found.failure_class is not FailureClass.UNKNOWN:
+            return _Answer(found)
+    elif "message" in report and isinstance(message, str):
+        return _Answer(classify(message))
     if "message" in report:
         return _unreadable(number, f'"message" is {_kind(message)}, not a string')
     return _unreadable(number, 'no "message"')

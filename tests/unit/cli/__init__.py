@@ -1,1 +1,1 @@
-"""Tests of the unit/cli part."""
+"""Tests of sandbox_restore.cli."""

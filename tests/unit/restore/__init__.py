@@ -1,1 +1,1 @@
-"""Tests of the unit/restore part."""
+"""Tests of sandbox_restore.restore."""

@@ -1,0 +1,196 @@
+"""The acts of the story. Each tells what it does, does it, and checks what it tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tests.support.demo.findings import Findings, Sandbox
+from tests.support.demo.narrator import Narrator, keep_first
+from tests.support.demo.scene import Scene
+from tests.support.fleet import HOST_CPU_LABEL, matrix_fleet, real_cpu, sandbox_seeds
+from tests.support.simnode import Entry, Matrix
+from tests.support.testbed import NodeSpec
+
+SANDBOXES = 40
+"""Sandboxes of each act; the same seed gives both acts the same capture CPUs."""
+SEED = 7
+ATTEMPTS = 2
+OPERATOR = {"retry_backoff_base": "200ms", "retry_backoff_max": "1s"}
+"""Shorter waits between attempts than the default, so that the story is not long."""
+
+BEFORE = "before"
+AFTER = "after"
+_ROWS_SHOWN = 12
+
+
+def fleet() -> list[NodeSpec]:
+    """Return the nodes of the story: two of each CPU, and two that no label tells of."""
+    return matrix_fleet(nodes_per_cpu=2, unlabelled=2)
+
+
+def show_fleet(nodes: Sequence[NodeSpec], *, matrix: Matrix, narrator: Narrator) -> None:
+    """Show the fleet and who loads whose snapshots."""
+    narrator.say(
+        "The fleet has four CPU models. Two nodes have no host-CPU label, so nobody can see their "
+        "CPU; they have one all the same, and the simulated nodes know it."
+    )
+    rows = []
+    for cpu in matrix.cpus:
+        of_cpu = [node for node in nodes if real_cpu(node) == cpu]
+        labelled = [node.name for node in of_cpu if HOST_CPU_LABEL in node.labels]
+        hidden = [node.name for node in of_cpu if HOST_CPU_LABEL not in node.labels]
+        refuses = [other for other in matrix.cpus if not matrix.can_load(other, on=cpu)]
+        rows.append(
+            (cpu, str(len(labelled)), ", ".join(hidden) or "-", "\n".join(refuses) or "nothing")
+        )
+    narrator.table(("CPU", "labelled", "unlabelled", "refuses snapshots captured on"), rows)
+    narrator.say(
+        "Which CPU loads which snapshot is a measured, one-way matrix of real hosts "
+        "(tests/fixtures/load-matrix.yaml)."
+    )
+
+
+async def gate_off(scene: Scene, narrator: Narrator) -> Findings:
+    """The way it is today: Kubernetes places restores and knows nothing of CPUs."""
+    narrator.act("Act 1: the gate is off, as today")
+    narrator.say(
+        f"{SANDBOXES} suspended sandboxes wake: one SandboxRestore each, by kubectl apply. "
+        "kube-scheduler picks a node for each restore pod; it knows nothing of vCPU state. "
+        f"Each restore may try {ATTEMPTS} times."
+    )
+    seeds = sandbox_seeds(SANDBOXES, seed=SEED, namespace=BEFORE, prefix="a")
+    await scene.add_namespace(BEFORE)
+    await scene.add_sandboxes(seeds)
+    async with scene.operator(**OPERATOR):
+        found = await scene.wake(seeds, backoffLimit=ATTEMPTS)
+    found.check_sound(scene.matrix)
+    found.check_gate_off()
+
+    narrator.gap()
+    narrator.good(f"{found.running} of {SANDBOXES} sandboxes run.")
+    narrator.bad(
+        f"{len(found.refused_first)} were refused by the first node they came to, "
+        f"{len(found.failed)} of these never came up."
+    )
+    example = found.refused_first[0]
+    refusal = example.refusals[0]
+    narrator.gap()
+    narrator.say(
+        f"One of them: {example.seed.restore_name}, captured on {example.seed.capture_cpu}, came "
+        f"to {refusal.node} ({refusal.node_cpu}). Firecracker said there:"
+    )
+    narrator.quote(_words(refusal))
+    if len(example.refusals) > 1:
+        narrator.say(_again(example))
+    narrator.say(f"The restore ended as {example.reason}: {example.message}")
+    return found
+
+
+async def gate_on(scene: Scene, narrator: Narrator) -> Findings:
+    """The same with the feature: restores keep off hosts that cannot load them."""
+    narrator.act("Act 2: the gate is on")
+    narrator.say(
+        "The same operator with two more settings, and fresh sandboxes with the same capture CPUs:"
+    )
+    narrator.point("SPACE_SANDBOX_RESTORE_HOST_CPU_PLACEMENT_ENABLED=true")
+    narrator.point(f"SPACE_SANDBOX_RESTORE_HOST_CPU_COMPATIBILITY={scene.matrix.compatibility()}")
+    seeds = sandbox_seeds(SANDBOXES, seed=SEED, namespace=AFTER, prefix="b")
+    await scene.add_namespace(AFTER)
+    await scene.add_sandboxes(seeds)
+    async with scene.operator(
+        **OPERATOR,
+        host_cpu_placement_enabled="true",
+        host_cpu_compatibility=scene.matrix.compatibility(),
+    ):
+        found = await scene.wake(seeds, backoffLimit=ATTEMPTS)
+    found.check_sound(scene.matrix)
+    found.check_gate_on(scene.matrix)
+
+    on_labelled = SANDBOXES - found.first_loads()[""]
+    narrator.gap()
+    narrator.good(
+        f"{on_labelled} restores came to labelled nodes: not one was refused, each came up at the "
+        "first try."
+    )
+    _tell_unlabelled(found, narrator)
+    narrator.good(f"{found.running} of {SANDBOXES} sandboxes run.")
+    return found
+
+
+async def look(scene: Scene, found: Findings, narrator: Narrator) -> None:
+    """Show what a user sees."""
+    narrator.act("What a user sees")
+    listed = await scene.kubectl("get", "sbr", "-n", AFTER, "-o", "wide")
+    narrator.command(
+        f"kubectl get sbr -n {AFTER} -o wide", keep_first(listed, lines=_ROWS_SHOWN, of="rows")
+    )
+    example = next(one for one in found.sandboxes if one.succeeded and one.loads[0].node_label)
+    name = example.seed.restore_name
+    described = await scene.kubectl("describe", "sbr", name, "-n", AFTER)
+    narrator.command(f"kubectl describe sbr {name} -n {AFTER}", described)
+
+
+def compare(before: Findings, after: Findings, narrator: Narrator) -> None:
+    """Set both acts side by side."""
+    narrator.act("Side by side")
+    narrator.table(
+        ("", "gate off", "gate on"),
+        [
+            ("sandboxes woken", str(len(before.sandboxes)), str(len(after.sandboxes))),
+            (
+                "loads refused by labelled nodes",
+                str(len(before.refusals_on_labelled)),
+                str(len(after.refusals_on_labelled)),
+            ),
+            (
+                "loads refused by unlabelled nodes",
+                str(len(before.refusals_on_unlabelled)),
+                str(len(after.refusals_on_unlabelled)),
+            ),
+            ("sandboxes that run", str(before.running), str(after.running)),
+        ],
+    )
+
+
+def what_next(narrator: Narrator) -> None:
+    """Say what a person may try now."""
+    narrator.act("What to try next")
+    for text in (
+        "make cluster            leaves such a control plane running and prints its KUBECONFIG; "
+        "make cluster-stop ends it",
+        "python -m tests.support.demo --keep    tells the story and waits with everything running",
+        "make test               every test, on the same real parts",
+        "README.md               how it works, and how to put it into a cluster",
+    ):
+        narrator.point(text)
+
+
+def _tell_unlabelled(found: Findings, narrator: Narrator) -> None:
+    came = found.first_loads()[""]
+    if not came:
+        narrator.point("No restore came to an unlabelled node this time.")
+        return
+    refused = sum(not one.loads[0].node_label for one in found.refused_first)
+    (narrator.bad if refused else narrator.good)(
+        f"{came} came to nodes without a label; {refused} of these were refused there."
+    )
+    narrator.say(
+        "    That is allowed: a node without a label may have any CPU, and the operator leaves it "
+        "eligible, so that a fleet whose labels are not there yet goes on working. The node agent "
+        "puts the labels on; hostCpuPolicy: Required keeps a restore off unlabelled nodes."
+    )
+
+
+def _words(refusal: Entry) -> str:
+    """Return the runner's words out of its termination message."""
+    try:
+        return str(json.loads(refusal.message)["message"])
+    except (ValueError, KeyError):
+        return refusal.message
+
+
+def _again(example: Sandbox) -> str:
+    nodes = {load.node for load in example.refusals}
+    where = "the same node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    return f"It was refused {len(example.refusals)} times, by {where}."

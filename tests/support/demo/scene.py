@@ -1,0 +1,183 @@
+"""The scene of the demo: real control plane, real Postgres, real operator, simulated nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.demo.findings import Findings, StoryError, gather, is_finished
+from tests.support.demo.narrator import Narrator
+from tests.support.fleet import (
+    SandboxSeed,
+    as_yaml_stream,
+    captures_of,
+    create_sandboxes,
+    restore_manifest,
+)
+from tests.support.operator_process import OperatorProcess
+from tests.support.postgres import TestPostgres, open_postgres
+from tests.support.simnode import CapturesInMemory, Matrix, SimNode, load_matrix, read_record
+from tests.support.testbed import ControlPlane, NodeSpec, ensure_built, wait_until
+from tests.support.waiting import NotInTimeError, until
+
+CRD = Path(__file__).parents[3] / "crds" / "space.pplx.net_sandboxrestores.yaml"
+RESTORES = "/apis/space.pplx.net/v1alpha1/namespaces/{}/sandboxrestores"
+FINISH_SECONDS = 90.0
+"""How long the restores of one act may take; they take some seconds."""
+
+_PREFIX = "SPACE_SANDBOX_RESTORE_"
+_LOAD_SECONDS = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """All parts, running; `raised` is the way to one."""
+
+    plane: ControlPlane
+    postgres: TestPostgres
+    dsn: str
+    matrix: Matrix
+    fleet: Sequence[NodeSpec]
+    captures: CapturesInMemory
+    nodes: SimNode
+    folder: Path
+    starts: int = field(default=0)
+    """Operators started so far; each has a log of its own."""
+
+    @contextlib.asynccontextmanager
+    async def operator(self, **settings: str) -> AsyncIterator[OperatorProcess]:
+        """Run the real operator for a while; settings are named without their common prefix."""
+        self.starts += 1
+        process = OperatorProcess(
+            self.plane.kubeconfig,
+            self.dsn,
+            env={f"{_PREFIX}{name.upper()}": value for name, value in settings.items()},
+            log_path=self.folder / f"operator-{self.starts}.log",
+        )
+        async with process:
+            yield process
+
+    async def add_namespace(self, name: str) -> None:
+        """Create a namespace in which pods can be created."""
+        await self.kubectl("create", "namespace", name)
+        path = f"/api/v1/namespaces/{name}/serviceaccounts"
+        api = self.plane.api()
+        await asyncio.to_thread(
+            wait_until,
+            lambda: any(api.items(path)),
+            what=f"namespace {name} has a service account",
+            timeout=30.0,
+        )
+
+    async def add_sandboxes(self, seeds: Sequence[SandboxSeed]) -> None:
+        """Report suspended sandboxes as the platform does, and put their snapshots in storage."""
+        await create_sandboxes(self.dsn, seeds)
+        for snapshot_id, capture in captures_of(seeds).items():
+            self.captures.put(snapshot_id, capture)
+
+    async def wake(self, seeds: Sequence[SandboxSeed], **spec: object) -> Findings:
+        """Apply a SandboxRestore for each sandbox; return once each has succeeded or failed."""
+        manifests = [restore_manifest(seed, **spec) for seed in seeds]
+        await self.kubectl("apply", "-f", "-", stdin=as_yaml_stream(manifests))
+        namespace = seeds[0].namespace
+        try:
+            await until(
+                lambda: all(is_finished(one) for one in self.restores(namespace)),
+                deadline_s=FINISH_SECONDS,
+                what="every restore has succeeded or failed",
+                interval_s=0.3,
+            )
+        except NotInTimeError as error:
+            waiting = [one for one in self.restores(namespace) if not is_finished(one)]
+            names = ", ".join(one["metadata"]["name"] for one in waiting[:3])
+            raise StoryError(f"{error}: {len(waiting)} have not, such as {names}") from error
+        return self.findings(seeds)
+
+    def findings(self, seeds: Sequence[SandboxSeed]) -> Findings:
+        """Return what came of the restores of these sandboxes."""
+        return gather(
+            seeds,
+            record=read_record(self.nodes.record.path),
+            restores=self.restores(seeds[0].namespace),
+        )
+
+    def restores(self, namespace: str) -> list[dict[str, Any]]:
+        """Return the SandboxRestores of a namespace."""
+        return list(self.plane.api().items(RESTORES.format(namespace)))
+
+    async def kubectl(self, *args: str, stdin: str | None = None) -> str:
+        """Run kubectl as an administrator and return what it printed. Raises TestbedError."""
+        done = await asyncio.to_thread(self.plane.kubectl, *args, stdin=stdin)
+        return done.stdout
+
+    async def migrate(self) -> None:
+        """Bring the database's schema up to date with the real command. Raises StoryError."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "sandbox_restore.cli.main",
+            "migrate",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=_environment(self.dsn),
+        )
+        printed, _ = await process.communicate()
+        if process.returncode:
+            raise StoryError(f"sandbox-restore migrate failed: {printed.decode(errors='replace')}")
+
+
+@contextlib.asynccontextmanager
+async def raised(
+    fleet: Sequence[NodeSpec], *, folder: Path, narrator: Narrator
+) -> AsyncIterator[Scene]:
+    """Start all parts; at the end nothing of them is left."""
+    matrix, captures = load_matrix(), CapturesInMemory()
+    async with contextlib.AsyncExitStack() as stack:
+        narrator.doing("starting etcd, kube-apiserver, scheduler, controller manager")
+        # Not in threads: a Ctrl-C meanwhile would lose what is being started.
+        plane = stack.enter_context(ControlPlane.start(ensure_built()))
+        narrator.doing("starting Postgres")
+        postgres = stack.enter_context(open_postgres())
+        dsn = await postgres.create_database("sandbox_restore_demo")
+        narrator.doing("adding the simulated nodes, the custom resource and the schema")
+        plane.add_nodes(fleet)
+        nodes = SimNode(
+            plane.kubeconfig,
+            matrix=matrix,
+            captures=captures,
+            record=folder / "record.jsonl",
+            load_seconds=_LOAD_SECONDS,
+        )
+        scene = Scene(
+            plane=plane,
+            postgres=postgres,
+            dsn=dsn,
+            matrix=matrix,
+            fleet=fleet,
+            captures=captures,
+            nodes=await stack.enter_async_context(nodes),
+            folder=folder,
+        )
+        await asyncio.gather(
+            scene.kubectl("apply", "-f", str(CRD)),
+            scene.migrate(),
+            asyncio.to_thread(plane.wait_nodes_ready),
+        )
+        await scene.kubectl(
+            "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
+        )
+        yield scene
+
+
+def _environment(dsn: str) -> Mapping[str, str]:
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PYTHONPATH": str(CRD.parents[1] / "operator"),
+        f"{_PREFIX}DATABASE_URL": dsn,
+    }
