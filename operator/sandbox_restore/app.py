@@ -37,8 +37,10 @@ from sandbox_restore.kube.lease import Lease
 from sandbox_restore.kube.objects import RESTORES, KubeObjects
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model import names
+from sandbox_restore.placement.gate import GateSettings
+from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.intake import Intake
-from sandbox_restore.restore.placing import Placer
+from sandbox_restore.restore.placing import Placer, PlacingConfig
 from sandbox_restore.restore.queue import KeyedQueue
 from sandbox_restore.restore.reconciler import Reconciler
 from sandbox_restore.restore.reporter import Reporter
@@ -64,6 +66,20 @@ def run(settings: Settings) -> int:
     Raises this project's errors for what is wrong before it is up.
     """
     return asyncio.run(_Operator(settings).main())
+
+
+def _template(settings: Settings) -> PodTemplate:
+    """The administrator's pod template; ConfigurationError with every problem in it."""
+    path = settings.pod_template_file
+    if path is None:
+        return PodTemplate.default()
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigurationError(
+            [f"SPACE_SANDBOX_RESTORE_POD_TEMPLATE_FILE {path}: {error.strerror}"]
+        ) from error
+    return PodTemplate.parse(text, origin=str(path))
 
 
 def utc_now() -> datetime:
@@ -98,7 +114,7 @@ class _Operator:
 
     async def _connect(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        self.placer = Placer.from_settings(settings)
+        self.template = _template(settings)
         configuration = await load_configuration()
         self.configuration = configuration
         self.store = await stack.enter_async_context(
@@ -185,7 +201,23 @@ class _Operator:
             cpu_label=settings.host_cpu_label, published_hold=settings.published_hold
         )
         self.state = ClusterState(fleet)
-        self.placer.use(fleet)
+        warm_by = time.monotonic() + settings.cold_cache_wait.total_seconds()
+        self.placer = Placer(
+            fleet=fleet,
+            template=self.template,
+            compatibility=settings.compatibility,
+            config=PlacingConfig(
+                gate=GateSettings(
+                    enabled=settings.host_cpu_placement_enabled,
+                    observe=settings.host_cpu_placement_observe,
+                    namespaces=frozenset(settings.rollout_namespaces),
+                    percent=settings.rollout_percent,
+                ),
+                hard_pin=settings.source_node_hard_pin,
+                fallbacks=settings.shortlist_fallbacks,
+            ),
+            may_wait_for_cache=lambda: time.monotonic() < warm_by,
+        )
         self.views = ViewCache(trusted=lambda: self.listener.healthy)
         self.watch_log = WatchLog(monotonic=time.monotonic, on_gap=self._on_watch_gap)
         self.intake = Intake(

@@ -127,7 +127,7 @@ def _object_named(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _redacted(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Plain values without secrets; the last step before rendering, so that nothing escapes it."""
     return {
-        key: _plain(value, key=key, depth=0)
+        _clean(key): _plain(value, key=key, depth=0)
         for key, value in event.items()
         if key not in _INTERNAL and value is not None
     }
@@ -147,7 +147,7 @@ def _plain(value: object, *, key: str, depth: int) -> Any:
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
             return {
-                str(name): _plain(item, key=str(name), depth=depth + 1)
+                _clean(str(name)): _plain(item, key=str(name), depth=depth + 1)
                 for name, item in value.items()
             }
         if isinstance(value, set | frozenset):

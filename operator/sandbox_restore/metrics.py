@@ -25,8 +25,10 @@ class Metrics:
             "attempt_failures", "Attempts that ended without a load, by class.", "class"
         )
         self.api_writes = self._counter(
-            "api_writes", "Write requests to the API server, by verb and resource.",
-            "verb", "resource",
+            "api_writes",
+            "Write requests to the API server, by verb and resource.",
+            "verb",
+            "resource",
         )
         self.statements = self._counter(
             "store_statements", "SQL statements, BEGIN and COMMIT not counted.", "statement"
@@ -45,9 +47,7 @@ class Metrics:
         self.fleet_nodes = self._gauge("fleet_nodes", "Nodes by published CPU.", "cpu")
         self.index_warm = self._gauge("index_warm", "1 when the fleet index is complete.")
         self.leading = self._gauge("leading", "1 while this process holds the Lease.")
-        build = Gauge(
-            PREFIX + "build_info", "Version.", ["version"], registry=self.registry
-        )
+        build = Gauge(PREFIX + "build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -7,13 +7,13 @@ from typing import Final
 
 HIDDEN: Final = "***"
 
-# Every pattern is anchored on a fixed word and has no nested repetition, so that a long line
-# costs linear time.
+# Every pattern begins at a fixed word and what follows is bounded or ends at its first match, so
+# that a long line costs linear time.
 _URL_PASSWORD: Final = re.compile(
     r"""(?x)
         (\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://   # postgresql://
-           [^\s:/?#@'"]*):                    # user
-        [^\s'"]*                              # to the last @ of the word: people forget to escape
+           [^\s:/?#@'"]{0,128}):              # user
+        [^\s'"]{0,512}                        # to the last @ of the word: people forget to escape
         @
     """
 )

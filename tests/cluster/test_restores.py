@@ -60,7 +60,9 @@ async def test_with_the_gate_on_no_labelled_node_refuses_a_restore(
             assert len(one.loads) == 1
     assert not found.refusals_on_labelled
     assert len(found.refusals) == len(found.refusals_on_unlabelled)
-    print(f"gate on: {found.running} of {COUNT} run, {len(found.refusals)} refusals, all unlabelled")
+    print(
+        f"gate on: {found.running} of {COUNT} run, {len(found.refusals)} refusals, all unlabelled"
+    )
     assert not scene.nodes.record.violations()
 
 

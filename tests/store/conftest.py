@@ -38,31 +38,33 @@ async def shared(postgres: TestPostgres, template: str) -> AsyncIterator[str]:
     await postgres.drop_database(SHARED)
 
 
+@pytest.fixture(scope="session")
+async def owner(shared: str) -> AsyncIterator[Database]:
+    connection = await asyncpg.connect(shared, server_settings={"timezone": "UTC"})
+    yield Database(connection)
+    await connection.close()
+
+
 @pytest.fixture
-async def dsn(shared: str) -> str:
+async def dsn(shared: str, owner: Database) -> str:
     """URL of a migrated database without a row."""
-    connection = await asyncpg.connect(shared)
-    try:
-        await connection.execute(
-            """
-            DELETE FROM sandbox_restore.load_observation;
-            DELETE FROM sandbox_restore.node_cpu_history;
-            DELETE FROM sandbox_restore.execution;
-            DELETE FROM sandbox_restore.snapshot;
-            DELETE FROM sandbox_restore.sandbox;
-            """
-        )
-    finally:
-        await connection.close()
+    await owner.raw.reset()
+    await owner.raw.execute(
+        """
+        DELETE FROM sandbox_restore.load_observation;
+        DELETE FROM sandbox_restore.node_cpu_history;
+        DELETE FROM sandbox_restore.execution;
+        DELETE FROM sandbox_restore.snapshot;
+        DELETE FROM sandbox_restore.sandbox;
+        """
+    )
     return shared
 
 
 @pytest.fixture
-async def db(dsn: str) -> AsyncIterator[Database]:
+async def db(dsn: str, owner: Database) -> Database:
     """That database as its owner, who may do everything."""
-    connection = await asyncpg.connect(dsn, server_settings={"timezone": "UTC"})
-    yield Database(connection)
-    await connection.close()
+    return owner
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -118,3 +119,14 @@ async def load(locked: LockedSandbox, attempt: int = 1, **more: Any) -> SandboxV
         "now": at(110),
     }
     return await locked.mark_loaded(**{**arguments, **more})
+
+
+async def blocked(db: Database, waiters: int = 1) -> None:
+    """Returns when so many connections to this database wait for a lock."""
+    async with asyncio.timeout(20):
+        while waiters > await db.raw.fetchval(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ):
+            # Inside a transaction the view is a snapshot of its own.
+            await db.raw.execute("SELECT pg_stat_clear_snapshot()")

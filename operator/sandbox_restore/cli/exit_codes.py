@@ -7,6 +7,7 @@ from typing import Final
 
 from sandbox_restore.errors import (
     ConfigurationError,
+    LeaseLostError,
     PermissionDeniedError,
     RejectedError,
     SandboxRestoreError,
@@ -60,6 +61,8 @@ def exit_code_of(error: SandboxRestoreError) -> ExitCode:
     match error:
         case ConfigurationError():
             return ExitCode.USAGE
+        case LeaseLostError():
+            return ExitCode.LEASE_LOST
         case SchemaError():
             return ExitCode.SCHEMA
         case UnavailableError() | PermissionDeniedError():

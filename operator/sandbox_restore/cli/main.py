@@ -63,7 +63,7 @@ def run() -> None:
     configure_logging(level=settings.log_level, form=settings.log_format)
     log = structlog.get_logger("sandbox_restore.cli")
     for warning in settings.warnings:
-        log.warning("setting-questionable", problem=warning)
+        log.warning("setting_questionable", problem=warning)
     try:
         from sandbox_restore import app as operator_app
 
@@ -71,7 +71,7 @@ def run() -> None:
     except SandboxRestoreError:
         raise
     except Exception:
-        log.exception("operator-crashed")
+        log.exception("operator_crashed")
         code = ExitCode.INTERNAL
     raise typer.Exit(code)
 
@@ -150,9 +150,12 @@ for _command in (run, migrate, classify, version):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; errors are told in lines, not tracebacks."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name=_program())
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else ExitCode.FAILED
+        code = _run_command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on (`| head`). The flush at the end of the process must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
     except SandboxRestoreError as error:
         return report(error)
     except Exception as error:
@@ -162,6 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             note("SPACE_SANDBOX_RESTORE_LOG_LEVEL=debug shows where")
         return ExitCode.INTERNAL
+    return code
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
+    """One command; typer ends every one with SystemExit."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name=_program())
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else ExitCode.FAILED
     return ExitCode.OK
 
 

@@ -44,12 +44,12 @@ changes them while it runs. A wrong one ends the start with exit code 2, one lin
 before any connection is opened.
 
 - A variable that is empty counts as unset.
-- A duration is a number with a unit (`500ms`, `30s`, `2m`, `1h`, `1d`), several of them (`1h30m`), or
-  a plain number of seconds.
+- A duration is a number with a unit (`500ms`, `30s`, `2m`, `1h`, `1d`), several of them (`1h30m`),
+  or a plain number of seconds.
 - A list is separated by commas, blanks around an item allowed; an empty item is a mistake.
-- A variable that begins with `{prefix}` and is not on this page is a mistake too, with the
-  nearest name as a hint. The variables that Kubernetes makes for a Service of such a name
-  (`…_SERVICE_HOST`, `…_PORT_80_TCP` and their like) are let pass.
+- A variable that begins with `{prefix}` and is not on this page is a
+  mistake too, with the nearest name as a hint. The variables that Kubernetes makes for a Service
+  of such a name (`…_SERVICE_HOST`, `…_PORT_80_TCP` and their like) are let pass.
 - Secrets are never printed: not in errors, not in logs.
 
 What the mistakes in

@@ -69,17 +69,18 @@ class Compatibility:
         self, capture: str, ancestors: Iterable[str], candidates: Iterable[str]
     ) -> tuple[str, ...]:
         """Those of `candidates` on which the snapshot may be loaded, sorted."""
-        lineage = tuple(ancestors)
-        known = self.known_loaders(capture, lineage)
+        known = self.known_loaders(capture, ancestors)
         return tuple(sorted({cpu for cpu in candidates if cpu in known}))
 
     def known_loaders(self, capture: str, ancestors: Iterable[str] = ()) -> frozenset[str]:
         """Every CPU that the rules of section 4 name as a loader, in the fleet or not."""
-        lineage = tuple(ancestors)
-        named = {capture, *self.pairs.get(capture, frozenset())}
-        return frozenset(
-            cpu for cpu in named if self.can_load(cpu, capture=capture, ancestors=lineage)
-        )
+        able: frozenset[str] | None = None
+        for origin in (capture, *ancestors):
+            if cpus.usable(origin) is None:
+                return frozenset()
+            named = self.pairs.get(origin, frozenset()) | {origin}
+            able = named if able is None else able & named
+        return frozenset(cpu for cpu in able or () if cpus.usable(cpu) is not None)
 
 
 def _item_problems(item: str) -> list[str]:

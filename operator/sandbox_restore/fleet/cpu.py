@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from sandbox_restore.model.names import HOST_CPU_LABEL
@@ -110,8 +111,12 @@ def is_placeholder(value: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def usable(value: str | None) -> str | None:
-    """The value if it names a CPU: canonical and no placeholder. Never repaired, else None."""
+    """The value if it names a CPU: canonical and no placeholder. Never repaired, else None.
+
+    Remembered, for a fleet has some tens of values and each decision asks about all of them.
+    """
     if value is None or not is_canonical(value) or is_placeholder(value):
         return None
     return value

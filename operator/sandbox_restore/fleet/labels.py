@@ -50,7 +50,8 @@ class _Key:
     def add(self, value: str, slot: int) -> bool:
         """True when no other node carries the value."""
         self.present.add(slot)
-        self._update_ranges(value, slot, present=True)
+        if self.ranges:
+            self._update_ranges(value, slot, present=True)
         held = self.values.get(value)
         if held is None:
             self.values[value] = slot
@@ -65,7 +66,8 @@ class _Key:
     def discard(self, value: str, slot: int) -> bool:
         """True when no other node carries the value."""
         self.present.discard(slot)
-        self._update_ranges(value, slot, present=False)
+        if self.ranges:
+            self._update_ranges(value, slot, present=False)
         held = self.values.get(value)
         if held is None or isinstance(held, int):
             self.values.pop(value, None)
@@ -117,12 +119,31 @@ class LabelIndex:
     def __init__(self) -> None:
         self._keys: dict[str, _Key] = {}
 
-    def add(self, key: str, value: str, slot: int) -> bool:
-        """The node now carries the label; True when it is the only one with that value."""
+    def place(
+        self, keys: tuple[str, ...], values: tuple[str, ...], slot: int
+    ) -> tuple[tuple[str, ...], list[str]]:
+        """Takes in all labels of a new node. Returns the values to keep, which are the strings
+        that other nodes already share, and the keys whose value no other node carries."""
+        index = self._keys
+        kept: list[str] = []
+        first: list[str] = []
+        for key, value in zip(keys, values, strict=True):
+            found = index.get(key)
+            if found is None:
+                found = index[key] = _Key()
+            if found.add(value, slot):
+                first.append(key)
+            kept.append(found.shared.get(value, value))
+        return tuple(kept), first
+
+    def add(self, key: str, value: str, slot: int) -> tuple[str, bool]:
+        """The node now carries the label. Returns the string to keep for the value, and whether
+        no other node carries it."""
         found = self._keys.get(key)
         if found is None:
             found = self._keys[key] = _Key()
-        return found.add(value, slot)
+        first = found.add(value, slot)
+        return found.shared.get(value, value), first
 
     def discard(self, key: str, value: str, slot: int) -> bool:
         """The node no longer carries the label; True when it was the only one with that value."""
@@ -131,11 +152,6 @@ class LabelIndex:
         if not found.present:
             del self._keys[key]
         return last
-
-    def same_object(self, key: str, value: str) -> str:
-        """The string to keep for a value: the one that other nodes already share."""
-        found = self._keys.get(key)
-        return value if found is None else found.shared.get(value, value)
 
     def having(self, key: str) -> BitMap:
         """Nodes with the label, whatever its value."""

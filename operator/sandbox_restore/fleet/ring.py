@@ -31,7 +31,7 @@ class Ring:
     __slots__ = ("_bucket_of", "_members", "_size")
 
     def __init__(self) -> None:
-        self._members: list[list[int]] = [[] for _ in range(BUCKETS)]
+        self._members: list[list[int] | None] = [None] * BUCKETS
         self._bucket_of = array("H")
         self._size = 0
 
@@ -40,11 +40,19 @@ class Ring:
         while len(self._bucket_of) <= slot:
             self._bucket_of.append(0)
         self._bucket_of[slot] = bucket
-        self._members[bucket].append(slot)
+        members = self._members[bucket]
+        if members is None:
+            self._members[bucket] = [slot]
+        else:
+            members.append(slot)
         self._size += 1
 
     def discard(self, slot: int) -> None:
-        self._members[self._bucket_of[slot]].remove(slot)
+        bucket = self._bucket_of[slot]
+        members = self._members[bucket] or []
+        members.remove(slot)
+        if not members:
+            self._members[bucket] = None
         self._size -= 1
 
     def first(

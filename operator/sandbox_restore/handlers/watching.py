@@ -59,9 +59,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def session_factory(
-    configuration: Configuration, watch_log: WatchLog
-) -> Callable[[], Any]:
+def session_factory(configuration: Configuration, watch_log: WatchLog) -> Callable[[], Any]:
     """A login for Kopf: a session of its own that tells the watch log of each list and watch."""
 
     async def log_in() -> kopf.AiohttpSession:

@@ -17,6 +17,7 @@ from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config.config_exception import ConfigException
 
+from sandbox_restore import __version__
 from sandbox_restore.errors import (
     ConfigurationError,
     ConflictError,
@@ -64,8 +65,8 @@ async def load_configuration() -> Configuration:
     except (ConfigException, OSError) as error:
         raise ConfigurationError(
             [
-                f"no usable Kubernetes credentials: {error}; set KUBECONFIG, or run in a pod with a "
-                "service account"
+                f"no usable Kubernetes credentials: {error}; set KUBECONFIG, or run in a pod with "
+                "a service account"
             ]
         ) from error
     return found
@@ -79,6 +80,7 @@ class KubeClient:
     ) -> None:
         configuration.connection_pool_maxsize = connections
         self._api = ApiClient(configuration)
+        self._api.user_agent = f"sandbox-restore/{__version__}"
         self._timeout = timeout
         self.server = str(configuration.host)
         self.writes: int = 0

@@ -1,4 +1,4 @@
-"""Kubernetes JSON to facts: only the fields that decisions need, from raw bytes or parsed bodies."""
+"""Kubernetes JSON to facts: only what decisions need, from raw bytes or parsed bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Lease of our own: one operator of several acts (architecture.md; it is no part of the proof)."""
+"""A Lease of our own: one operator of several acts (architecture.md; no part of the proof)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ class Lease:
         monotonic: Callable[[], float],
     ) -> None:
         self._client = client
-        self._collection = (
-            f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
-        )
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
         self._path = f"{self._collection}/{quote(name)}"
         self._namespace, self._name = namespace, name
         self.holder = holder
@@ -58,13 +56,10 @@ class Lease:
     @property
     def held(self) -> bool:
         """Held and renewed within its duration."""
-        return (
-            self.renewed_at is not None
-            and self._monotonic() - self.renewed_at < self._duration
-        )
+        return self.renewed_at is not None and self._monotonic() - self.renewed_at < self._duration
 
     async def acquire(self) -> None:
-        """Waits until the Lease is ours. PermissionDeniedError and a missing namespace are raised."""
+        """Waits until the Lease is ours; raises what waiting cannot mend (rights, namespace)."""
         while True:
             try:
                 if await self._try():
@@ -94,13 +89,15 @@ class Lease:
         return True
 
     async def hold(self) -> None:
-        """Renews until cancelled. LeaseLostError when it could not be renewed within its duration."""
+        """Renews until cancelled; LeaseLostError when that fails for the whole duration."""
         assert self.renewed_at is not None
         while True:
             await asyncio.sleep(self._interval)
             left = self._duration - (self._monotonic() - self.renewed_at)
             if left <= 0:
-                raise LeaseLostError(f"Lease {self._name} was not renewed for {self._duration:.0f} s")
+                raise LeaseLostError(
+                    f"Lease {self._name} was not renewed for {self._duration:.0f} s"
+                )
             try:
                 async with asyncio.timeout(left):
                     await self._write(self._current)

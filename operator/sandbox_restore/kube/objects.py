@@ -1,4 +1,4 @@
-"""The requests that the operator makes, by object (domain.md section 15: POST, UID-tested patches)."""
+"""The requests that the operator makes, by object (section 15: POST, UID-tested patches)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,9 @@ class KubeObjects:
         ConflictError when the pod has changed meanwhile (it may have been bound); a pod that is
         gone already is no error.
         """
-        await self._delete(f"{_pods(pod.namespace)}/{quote(pod.name)}", pod.uid, pod.resource_version)
+        await self._delete(
+            f"{_pods(pod.namespace)}/{quote(pod.name)}", pod.uid, pod.resource_version
+        )
 
     async def _delete(self, path: str, uid: str, resource_version: str | None) -> None:
         conditions = {"uid": uid}

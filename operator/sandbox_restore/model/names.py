@@ -28,7 +28,7 @@ EXECUTION_ANNOTATION: Final = f"{GROUP}/execution"
 """On restore pods: the id of the one execution this pod was made for."""
 
 RESERVED_DOMAINS: Final = (GROUP, "kubernetes.io", "k8s.io")
-"""Label and annotation keys in these domains (or below them) are the operator's or Kubernetes' own."""
+"""Keys in these domains (or below them) are the operator's or Kubernetes' own."""
 
 RUNNER_CONTAINER: Final = "runner"
 PLAN_ENV: Final = "SANDBOX_RESTORE_PLAN"

@@ -43,7 +43,7 @@ class PodFacts:
     scheduled_at: datetime | None = None
     """Last transition of condition `PodScheduled` when it is `True`."""
     unschedulable_message: str = ""
-    """kube-scheduler's words when condition `PodScheduled` is `False` with reason `Unschedulable`."""
+    """kube-scheduler's words when `PodScheduled` is `False` with reason `Unschedulable`."""
     deleted_at: datetime | None = None
     """`metadata.deletionTimestamp`; for a bound pod this lies a grace period in the future."""
     grace_seconds: int = 30

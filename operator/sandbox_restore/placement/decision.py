@@ -231,8 +231,8 @@ def _by_cpu(
     excluded: tuple[str, ...] = ()
     if evidence.cpu is not None:
         known = compatibility.known_loaders(evidence.cpu, evidence.ancestors)
-        loaders = tuple(cpu for cpu in published if cpu in known)
-        excluded = terms.excluded_cpus(published, loaders)
+        loaders = tuple([cpu for cpu in published if cpu in known])
+        excluded = terms.excluded_cpus(published, known)
     nodes = reachable(request.demand, fleet)
     left, refusers = _without(nodes, request.refused, fleet)
     outcome, reason = verdict(

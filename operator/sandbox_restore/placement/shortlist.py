@@ -78,5 +78,5 @@ def _allowed(nodes: BitMap, fleet: FleetIndex, *, rule: CpuRule) -> BitMap:
         return nodes & one_of(key, rule.term.values)
     if len(rule.excluded) <= len(rule.loaders) + 2:
         return nodes - one_of(key, rule.excluded)
-    spared = [value for value in fleet.labels.values(key) if value not in rule.excluded]
+    spared = fleet.labels.values(key) - set(rule.excluded)
     return (nodes - fleet.labels.having(key)) | (nodes & one_of(key, spared))

@@ -467,7 +467,7 @@ COMPONENTS: Final[tuple[Component, ...]] = (
             " | coming from the io engine | fileengine | getting a block's metadata"
         ),
         means=(
-            *_file("the file behind a drive"),
+            *_file("the file behind a drive")[:3],
             Meaning(_HOST, "the node could not open the file behind a drive"),
         ),
         source="run drive-missing; VirtioBlockError::BackingFile, PmemError::BackingFileIo",
@@ -988,6 +988,7 @@ def _find_phrases(text: str) -> list[_Hit]:
         _Hit(start, end, place)
         for place, component in enumerate(COMPONENTS)
         for phrase in component.says
+        if phrase in text
         for start, end in _find_phrase(text, phrase, component.not_after)
     ]
     found.sort(key=lambda hit: (hit.start, hit.end))
@@ -1082,9 +1083,7 @@ _CODES: Final[Mapping[str, FailureClass]] = {
 }
 _NO_CLAIM: Final = frozenset({FailureClass.UNKNOWN, FailureClass.NONE})
 """Codes that leave the word to the message."""
-_CUT_CODE: Final = re.compile(
-    r'"code\\{0,16}"\s{0,8}:\s{0,8}\\{0,16}"([a-z _-]{1,40})\\{0,16}"', re.IGNORECASE
-)
+_CUT_CODE: Final = re.compile(r'"code" ?: ?"([a-z _-]{1,40})"', re.IGNORECASE)
 _TEXT_KEYS: Final = _phrases(
     "message | msg | fault_message | error | err | cause | reason | detail | details"
 )
@@ -1211,10 +1210,11 @@ def _read(text: str, depth: int) -> _Finding:
     findings = [_read_text(text)]
     findings += [_read_object(report, depth + 1) for report in _embedded(text)]
     # kubelet cuts a long message, and what is left is no JSON; the code stands at its front.
-    cut = _CUT_CODE.search(text)
+    flat = _flatten(text)
+    cut = _CUT_CODE.search(flat)
     claim = _claim(cut.group(1)) if cut else None
     if cut and claim is not None and claim not in _NO_CLAIM:
-        findings.append(_declared(claim, cut.group(1), text[cut.end() :]))
+        findings.append(_declared(claim, cut.group(1), flat[cut.end() :]))
     return _strongest(findings)
 
 
@@ -1227,7 +1227,7 @@ def classify(text: str) -> Classification:
     JSON with a `code` that is one of our classes is believed; else the message decides. Never
     raises, and its time grows with the length of the text, up to `MAX_TEXT`.
     """
-    return _read(_bounded(text), 0).classification
+    return _read(_COLOUR.sub("", _bounded(text)), 0).classification
 
 
 _NOT_ADMITTED: Final = frozenset(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.names import OUT_OF_SERVICE_TAINT
+from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 
 NODE_READY_MARGIN = timedelta(seconds=30)
@@ -138,9 +138,7 @@ def _replaced(pod: BoundPod, node: NodeFacts) -> bool:
     return pod.scheduled_at is not None and node.created > pod.scheduled_at
 
 
-def _absent(
-    pod: BoundPod, since: datetime, *, now: datetime, gone_grace: timedelta
-) -> Verdict:
+def _absent(pod: BoundPod, since: datetime, *, now: datetime, gone_grace: timedelta) -> Verdict:
     gone_at = since + gone_grace
     if now >= gone_at:
         return Verdict(

@@ -111,13 +111,10 @@ class _Planner:
 
     def run(self) -> tuple[Step | None, dict[str, Said]]:
         self._sort_out()
-        step = self._left_over_pods()
         active = self.view.active
-        if active is not None:
-            step = step or self._active(active)
-        else:
-            step = step or self._idle()
-        return step, self.said
+        # Asked for first or not, it also says what there is to say of each restore.
+        ordered = self._active(active) if active is not None else self._idle()
+        return self._left_over_pods() or ordered, self.said
 
     # --- which restores are still to be served
 
@@ -155,7 +152,9 @@ class _Planner:
         last = attempts[-1] if attempts else None
         if last is not None and not last.active:
             if last.outcome is Outcome.SUSPENDED:
-                return self._succeeded(last, "SandboxSuspended", "the sandbox ran and was suspended")
+                return self._succeeded(
+                    last, "SandboxSuspended", "the sandbox ran and was suspended"
+                )
             if last.released_at is not None:
                 return self._succeeded(last, "SnapshotLoaded", "the sandbox has ended since")
             if last.loaded_at is not None:
@@ -293,9 +292,7 @@ class _Planner:
                 "SandboxBusy",
                 f"the platform runs this sandbox in pod {execution.pod_name}",
             )
-        why = (
-            self._verdict(pod, execution).why if pod is not None else f"pod {execution.pod_name}"
-        )
+        why = self._verdict(pod, execution).why if pod is not None else f"pod {execution.pod_name}"
         return self._waiting(
             restore,
             "PreviousPodMayBeAlive",
@@ -315,7 +312,13 @@ class _Planner:
 
     def _gone(self, execution: Execution, restore: Restore | None) -> Step | None:
         """A released pod's object is gone: its node decides (section 15)."""
-        gone_at = self.world.gone_since.get(execution.pod_name or "", self.world.now)
+        gone_at: datetime | None = self.world.gone_since.get(
+            execution.pod_name or "", self.world.now
+        )
+        if execution.source is Source.PLATFORM:
+            # Reported before it starts: a pod that is not there may be still to come, so that only
+            # the end of its node proves anything.
+            gone_at = None
         verdict = node_decides(
             BoundPod(
                 name=execution.pod_name or "",
@@ -371,9 +374,7 @@ class _Planner:
             self._say_working(restore, execution, None, "PodNameTaken", why)
         return self._retire_unstarted(execution, restore, Outcome.FAILED, why)
 
-    def _unbound(
-        self, execution: Execution, restore: Restore | None, pod: PodFacts
-    ) -> Step | None:
+    def _unbound(self, execution: Execution, restore: Restore | None, pod: PodFacts) -> Step | None:
         if pod.deleting:
             outcome = Outcome.CANCELLED if restore is None else Outcome.SUPERSEDED
             if restore is not None:
@@ -421,9 +422,7 @@ class _Planner:
         self, execution: Execution, restore: Restore | None, pod: PodFacts, verdict: Verdict
     ) -> Step:
         why = f"pod {pod.name} on node {pod.node_name} is over: {verdict.why}"
-        retire = retire_ended(
-            execution, self.row, pod, row_state=SandboxState.RESTORING, why=why
-        )
+        retire = retire_ended(execution, self.row, pod, row_state=SandboxState.RESTORING, why=why)
         if execution.loaded_at is not None:
             return retire
         if restore is not None:
@@ -533,9 +532,7 @@ class _Planner:
             self.said[restore.uid] = (
                 Said(succeeded=False, reason=hold.reason, message=hold.message, planned=False)
                 if hold.final
-                else self._waiting(
-                    restore, hold.reason, hold.message, recheck_at=hold.recheck_at
-                )
+                else self._waiting(restore, hold.reason, hold.message, recheck_at=hold.recheck_at)
             )
             return None
         self.said[restore.uid] = self._waiting(restore, "Planning", choice.origin)

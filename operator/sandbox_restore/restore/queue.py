@@ -23,7 +23,7 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         ceiling = min(self.cap, self.base * 2.0 ** min(failures, 16))
-        return float(random.uniform(ceiling / 2, ceiling))  # noqa: S311
+        return float(random.uniform(ceiling / 2, ceiling))
 
 
 class KeyedQueue:

@@ -24,7 +24,14 @@ from sandbox_restore.errors import (
 from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
-from sandbox_restore.model.sandbox import Execution, Outcome, SandboxState, SandboxView
+from sandbox_restore.model.sandbox import (
+    Execution,
+    Outcome,
+    SandboxState,
+    SandboxView,
+    Source,
+)
+from sandbox_restore.placement.pod import NodeSelectorConflictError
 from sandbox_restore.restore.liveness import NodeSighting
 from sandbox_restore.restore.outcome import retire_unstarted
 from sandbox_restore.restore.placing import Placer, Placing
@@ -122,9 +129,7 @@ class Reconciler:
             self._requeue(sandbox_id, 0.0)
         await self._report(sandbox_id, decided, placings)
 
-    async def _report(
-        self, sandbox_id: str, decided: Plan, placings: dict[str, Placing]
-    ) -> None:
+    async def _report(self, sandbox_id: str, decided: Plan, placings: dict[str, Placing]) -> None:
         view = self._views.peek(sandbox_id)
         now = self._clock()
         later = await self._reporter.report(
@@ -170,7 +175,18 @@ class Reconciler:
                 self._views.put(view, uids)
         namespace = view.sandbox.namespace if view is not None else None
         pods = [p for p in self._state.pods_of(sandbox_id) if p.namespace == namespace]
+        pods += await self._platform_pod(view, pods)
         return self._world(sandbox_id, view, pods, self._cached_sightings(pods, view), None)
+
+    async def _platform_pod(self, view: SandboxView | None, pods: list[PodFacts]) -> list[PodFacts]:
+        """A pod that the platform made may lack our label, so that no watch shows it."""
+        active = view.active if view is not None else None
+        if view is None or active is None or active.source is not Source.PLATFORM:
+            return []
+        if active.pod_name is None or any(p.name == active.pod_name for p in pods):
+            return []
+        pod = await self._kube.pod(view.sandbox.namespace, active.pod_name)
+        return [pod] if pod is not None else []
 
     async def _live_world(self, sandbox_id: str, view: SandboxView | None) -> World:
         """Pods, the nodes that decide on them, the restore and the namespace, read now."""
@@ -187,9 +203,7 @@ class Reconciler:
             await self._check_restore(namespace, active)
         for pod in pods:
             self._state.apply_pod(pod)
-        sightings = {
-            name: await self._sight(name) for name in sorted(_deciding_nodes(pods, view))
-        }
+        sightings = {name: await self._sight(name) for name in sorted(_deciding_nodes(pods, view))}
         uid = await self._kube.namespace_uid(namespace)
         return self._world(sandbox_id, view, pods, sightings, uid)
 
@@ -353,10 +367,12 @@ class Reconciler:
         """POST of the one pod, gated and fenced; a pod of that name that names this execution is
         taken as ours. A refusal for good fails the attempt with the API server's reason."""
         assert world.view is not None
-        placing = self._placer.place(step.restore, step.execution, world.view)
         try:
+            placing = self._placer.place(
+                step.restore, step.execution, world.view, now=self._clock()
+            )
             pod = await self._kube.create_pod(placing.pod)
-        except RejectedError as error:
+        except (RejectedError, NodeSelectorConflictError) as error:
             await self._refused(step, world, error)
             return
         except PermissionDeniedError as error:
@@ -376,7 +392,7 @@ class Reconciler:
             [restore], {restore.uid: said}, view=None, placings={}, now=self._clock()
         )
 
-    async def _refused(self, step: CreatePod, world: World, error: RejectedError) -> None:
+    async def _refused(self, step: CreatePod, world: World, error: SandboxRestoreError) -> None:
         """The API server will never take this pod: the attempt fails, once nothing was made."""
         async with self._store.locked(
             world.sandbox_id, restore_uids=self._uids(world.sandbox_id)
@@ -392,7 +408,7 @@ class Reconciler:
                 view.sandbox,
                 outcome=Outcome.FAILED,
                 row_state=SandboxState.RESTORING,
-                why=f"the API server refused the restore pod: {error}",
+                why=f"the restore pod was refused: {error}",
             )
             await self._retire(locked, retire)
         self._keep(locked)
@@ -554,4 +570,3 @@ def _waits_for_nodes(decided: Plan) -> bool:
 
 def _keys(world: World, **more: object) -> dict[str, object]:
     return {"sandbox": world.sandbox_id, **more}
-

@@ -74,7 +74,7 @@ class Reporter:
         placing: Placing | None,
         now: datetime,
     ) -> None:
-        placement = self._placement(restore, said, view, placing)
+        placement = self._placement(restore, said, view, placing, now)
         status = new_status(
             restore,
             said,
@@ -116,6 +116,7 @@ class Reporter:
         said: Said,
         view: SandboxView | None,
         placing: Placing | None,
+        now: datetime,
     ) -> PlacementStatus | None:
         """The decision behind the pod; after a restart in between it is taken again."""
         if placing is not None:
@@ -126,7 +127,7 @@ class Reporter:
         execution = _execution_of(view, restore, pod.name)
         if execution is None:
             return None
-        return self._placer.describe(restore, execution, view)
+        return self._placer.describe(restore, execution, view, now=now)
 
 
 def _execution_of(view: SandboxView, restore: Restore, pod_name: str) -> Execution | None:

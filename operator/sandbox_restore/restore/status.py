@@ -102,8 +102,11 @@ def _conditions(restore: Restore, said: Said, now: datetime) -> list[Condition]:
     if said.planned is not None:
         source = said.plan.source if said.plan is not None else ""
         wanted["Planned"] = (
-            ("True", {"local": "LocalOnlyPlan", "platform": "FollowsPod"}.get(source, "StoragePlan"),
-             _plan_words(said))
+            (
+                "True",
+                {"local": "LocalOnlyPlan", "platform": "FollowsPod"}.get(source, "StoragePlan"),
+                _plan_words(said),
+            )
             if said.planned
             else ("False", said.reason, said.message)
         )
@@ -216,16 +219,14 @@ def _placement_news(restore: Restore, status: RestoreStatus) -> list[News]:
     ]
 
 
-def event_body(
-    restore: Restore, item: News, *, now: datetime, instance: str
-) -> dict[str, Any]:
+def event_body(restore: Restore, item: News, *, now: datetime, instance: str) -> dict[str, Any]:
     """An events.k8s.io/v1 Event whose name is a function of what it tells.
 
     So that posting it again, by this process or another, changes nothing.
     """
-    digest = hashlib.sha256(
-        f"{restore.uid}/{item.reason}/{item.identity}".encode()
-    ).hexdigest()[:16]
+    digest = hashlib.sha256(f"{restore.uid}/{item.reason}/{item.identity}".encode()).hexdigest()[
+        :16
+    ]
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

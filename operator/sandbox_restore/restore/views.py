@@ -1,4 +1,4 @@
-"""Rows as last read, so that a pass with nothing new asks the database nothing (architecture.md)."""
+"""Rows as last read: a pass with nothing new asks the database nothing (architecture.md)."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ class WatchLog:
     may have been missed, deletions for certain are not told, so `on_gap` is called with the kind.
     """
 
-    def __init__(
-        self, *, monotonic: Callable[[], float], on_gap: Callable[[str], None]
-    ) -> None:
+    def __init__(self, *, monotonic: Callable[[], float], on_gap: Callable[[str], None]) -> None:
         self._monotonic = monotonic
         self._on_gap = on_gap
         self._heard: dict[str, float] = {}
@@ -43,6 +41,4 @@ class WatchLog:
     def ages(self) -> dict[str, float | None]:
         """Seconds since each watch was last heard of; None: not yet."""
         now = self._monotonic()
-        return {
-            kind: now - self._heard[kind] if kind in self._heard else None for kind in KINDS
-        }
+        return {kind: now - self._heard[kind] if kind in self._heard else None for kind in KINDS}

@@ -63,7 +63,7 @@ class World:
     gate_for: Callable[[Restore], bool] = lambda _restore: False
     """The gate for an attempt that begins now (section 5)."""
     hold_for: Callable[[Restore, StoragePlan | LocalPlan], Hold | None] = lambda _r, _c: None
-    """Whether the pod of an attempt that begins now would have to wait, or cannot be (section 8)."""
+    """Whether the pod of an attempt that begins now must wait, or can never be (section 8)."""
     config: PlannerConfig = PlannerConfig()
 
     def pod_of(self, execution: Execution) -> PodFacts | None:

@@ -19,6 +19,8 @@ SESSION: Final = {
     "application_name": "sandbox-restore",
     # Times come back as text: one zone, so that equal times are equal text.
     "timezone": "UTC",
+    # A lock is followed by a fresh read at this level only, whatever the database's default is.
+    "default_transaction_isolation": "read committed",
     # A holder that hangs must not keep a sandbox's row locked for ever.
     "idle_in_transaction_session_timeout": "60s",
 }

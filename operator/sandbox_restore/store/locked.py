@@ -8,7 +8,7 @@ from datetime import datetime
 from sandbox_restore.errors import ConflictError
 from sandbox_restore.model.sandbox import Outcome, SandboxState, SandboxView, Source
 from sandbox_restore.store.connection import Connection, Query
-from sandbox_restore.store.records import decode_view
+from sandbox_restore.store.records import decode_view, storable
 
 
 class LockedSandbox:
@@ -120,7 +120,7 @@ class LockedSandbox:
             execution_id,
             outcome.value,
             failure_class,
-            failure_message,
+            storable(failure_message),
             pod_uid,
             node_name,
             node_uid,

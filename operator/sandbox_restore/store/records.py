@@ -82,6 +82,13 @@ def encode(rows: Sequence[object]) -> str:
     return msgspec.json.encode(rows).decode()
 
 
+def storable(text: str | None) -> str | None:
+    """The text as a Postgres text can hold it: what a runner says may hold anything."""
+    if text is None:
+        return None
+    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def decode_view(raw: Any) -> SandboxView | None:
     """The view in the one column of an answer, or None when there is no such row."""
     return None if raw is None else decode(raw, SandboxView)

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 from tests.support.demo import acts
@@ -30,6 +31,8 @@ def main() -> int:
     )
     keep: bool = parser.parse_args().keep
     narrator = Narrator()
+    # The embedded Postgres asks for a folder of the login session, which CI runs do not have.
+    warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR is not set")
     try:
         asyncio.run(_tell(narrator, keep=keep))
     except (KeyboardInterrupt, asyncio.CancelledError):

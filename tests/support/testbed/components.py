@@ -41,7 +41,8 @@ class Layout:
     """What the command lines are made from.
 
     `root` holds everything; `node_grace` is the time in seconds after which a node without
-    heartbeats is not ready; with `audit` the API server logs every request's metadata.
+    heartbeats is not ready; with `audit` the API server logs every request's metadata. Without
+    `controllers` no controller manager runs, and admission does without what it would do.
     """
 
     programs: Programs
@@ -50,6 +51,7 @@ class Layout:
     credentials: Credentials
     node_grace: float
     audit: bool
+    controllers: bool
 
     @property
     def audit_log(self) -> Path:
@@ -108,6 +110,9 @@ def apiserver(layout: Layout) -> Component:
         "--shutdown-send-retry-after=true",
         "--shutdown-watch-termination-grace-period=1s",
     ]
+    if not layout.controllers:
+        # Nobody would make the service account of a namespace, or take the taint off a new node.
+        command.append("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
     if layout.audit:
         policy = layout.root / "audit-policy.json"
         _write(policy, _AUDIT_POLICY)
@@ -140,9 +145,10 @@ def scheduler(layout: Layout) -> Component:
 
 
 def controller_manager(layout: Layout) -> Component:
-    """The controller manager with every controller that is on by default.
+    """The controller manager with the controllers that are on by default.
 
-    Lost nodes are tainted at once and not a few a minute, so that tests need not wait.
+    All but one, which would patch each new node for kubelets that are not there. Lost nodes are
+    tainted at once and not a few a minute, so that tests need not wait.
     """
     kubeconfig = layout.credentials.kubeconfig("system:kube-controller-manager")
     return Component(
@@ -152,6 +158,7 @@ def controller_manager(layout: Layout) -> Component:
             str(layout.programs.kube_controller_manager),
             f"--kubeconfig={kubeconfig}",
             "--leader-elect=false",
+            "--controllers=*,-ttl-controller",
             f"--root-ca-file={layout.credentials.ca}",
             f"--service-account-private-key-file={layout.credentials.account_key}",
             f"--node-monitor-grace-period={layout.node_grace}s",

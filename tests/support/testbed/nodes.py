@@ -89,6 +89,10 @@ def node_manifest(spec: NodeSpec, *, now: datetime) -> dict[str, Any]:
     }
     if spec.heartbeats:
         labels[HEARTBEAT_LABEL] = HEARTBEAT_VALUE
+    labels.update(spec.labels)
+    # The node lifecycle controller would add these with a patch for each node.
+    for name in ("os", "arch"):
+        labels.setdefault(f"beta.kubernetes.io/{name}", labels[f"kubernetes.io/{name}"])
     merged = {**DEFAULT_ALLOCATABLE, **spec.allocatable}
     resources = {name: value for name, value in merged.items() if value is not None}
     return {
@@ -96,7 +100,7 @@ def node_manifest(spec: NodeSpec, *, now: datetime) -> dict[str, Any]:
         "kind": "Node",
         "metadata": {
             "name": spec.name,
-            "labels": {**labels, **spec.labels},
+            "labels": labels,
             "annotations": dict(spec.annotations),
         },
         "spec": {

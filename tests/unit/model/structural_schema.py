@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_KINDS: dict[str, Any] = {
     "object": (dict,),
     "array": (list,),
     "string": (str,),

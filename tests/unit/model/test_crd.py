@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct
 
@@ -302,6 +302,7 @@ def schema_of(part: str) -> dict[str, Any]:
 SPEC_SCHEMA, STATUS_SCHEMA = schema_of("spec"), schema_of("status")
 
 
+@settings(deadline=None)
 @given(SPECS)
 def test_every_spec_is_accepted_and_comes_back_as_it_was(spec: RestoreSpec) -> None:
     raw = msgspec.json.encode(spec)
@@ -309,6 +310,7 @@ def test_every_spec_is_accepted_and_comes_back_as_it_was(spec: RestoreSpec) -> N
     assert msgspec.json.decode(raw, type=RestoreSpec) == spec
 
 
+@settings(deadline=None)
 @given(STATUSES)
 def test_every_status_is_accepted_and_comes_back_as_it_was(status: RestoreStatus) -> None:
     raw = msgspec.json.encode(status)
@@ -316,6 +318,7 @@ def test_every_status_is_accepted_and_comes_back_as_it_was(status: RestoreStatus
     assert msgspec.json.decode(raw, type=RestoreStatus) == status
 
 
+@settings(deadline=None)
 @given(SPECS)
 def test_a_spec_without_its_defaults_reads_as_the_same_spec(spec: RestoreSpec) -> None:
     """What a server has not filled in (an object older than a default) reads the same."""

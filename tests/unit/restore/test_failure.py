@@ -119,6 +119,13 @@ CASES: list[tuple[str, FailureClass, str]] = [
     ("VcpuResponse(\n    VcpuSetXcrs(\n        Error(\n            22,\n", CPU, "vcpu xcrs"),
     ("SetTsc(SetTscError(Error(22)))", CPU, "tsc"),
     ("RestoreState(SetOneReg(6931044924843393027, Error(22)))", CPU, "arm register"),
+    # The innermost component alone.
+    (f"Error creating KVM object: {ENOENT}", HOST, "kvm"),
+    (f"Set clock error: {EINVAL}", HOST, "kvm vm state"),
+    (f"Couldn't open /dev/net/tun: {ENOENT}", HOST, "tap device"),
+    ("Error while creating ifreq structure: Resource busy (os error 16)", HOST, "tap device"),
+    ("UnixBind(Os { code: 98, kind: AddrInUse })", HOST, "vsock path"),
+    ("Failed to UFFD object: System error", HOST, "userfaultfd"),
     # Chains over several lines.
     (
         "Error: restore failed\n\nCaused by:\n    0: Failed to restore vCPUs\n"
@@ -424,6 +431,16 @@ def test_reports_have_their_class(report: dict[str, str]) -> None:
     assert classify(report["text"]).failure_class == report["class"]
 
 
+def test_log_lines_behind_an_answer_do_not_change_its_class() -> None:
+    """kubelet's FallbackToLogsOnError hands over the end of the log."""
+    for answer in ANSWERS:
+        if answer["http_status"] == 400:
+            logs = "\n".join(answer["log_lines"])
+            alone = classify(answer["body"]).failure_class
+            assert classify(f"{answer['body']}\n{logs}").failure_class is alone, answer["case"]
+            assert classify(f"{logs}\n{answer['body']}").failure_class is alone, answer["case"]
+
+
 def test_log_lines_beside_a_load_that_went_on_are_no_failure() -> None:
     beside = [a for a in ANSWERS if a["http_status"] == 204 and a["alive_after"] and a["log_lines"]]
     assert beside
@@ -475,7 +492,8 @@ def test_every_line_of_the_table_is_needed(
 ) -> None:
     """Some case above comes out otherwise when this line is taken away."""
     monkeypatch.setattr(failure, "COMPONENTS", without(*row))
-    changed = [text for text, *expected in CASES if list(read(text)) != expected]
+    own = [case for case in CASES if case[2] == COMPONENTS[row[0]].name]
+    changed = [text for text, *expected in own if list(read(text)) != expected]
     assert changed, f"no case needs {row_id(row)}"
 
 
@@ -508,7 +526,7 @@ def test_every_kind_of_error_number_is_read_in_all_its_forms(kind: Errno) -> Non
         f"[Errno {number}] x",
         f"x (os error {number})",
     ]
-    forms += [word for word in words.split("|") if word.isalpha()]
+    forms += [word for word in words.split("|") if word.isalpha() and word[0] == "e"]
     for form in forms:
         match = failure._ERRNO.search(f": {form}".lower())
         assert match is not None, form
@@ -767,7 +785,7 @@ dressing = st.lists(
 
 
 @given(known=st.sampled_from(KNOWN + KNOWN_ANSWERS), dresses=dressing)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_dress_does_not_change_the_class(
     known: tuple[str, FailureClass],
     dresses: list[tuple[Callable[[str, list[str]], str], list[str]]],
@@ -798,12 +816,12 @@ def test_a_dressed_answer_outranks_a_refusal(
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("message"), inner),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 
 @given(text=st.text() | json_values.map(json.dumps) | json_values.map(json.dumps).map(json.dumps))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_nothing_raises(text: str) -> None:
     found = classify(text)
     assert found.why
@@ -844,7 +862,7 @@ GARBAGE = [
 
 
 @given(st.lists(st.sampled_from(GARBAGE), max_size=12).map(" ".join))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_garbage_stays_unknown(text: str) -> None:
     assert classify(text).failure_class is UNKNOWN
 

@@ -139,9 +139,7 @@ def test_of_two_restores_the_older_acts_and_the_other_is_busy() -> None:
 
 def test_the_restore_whose_attempt_is_active_acts_before_an_older_one() -> None:
     old, new = restore("r2", created=ago(20)), restore("r1", created=ago(10))
-    got = plan(
-        world(new, old, view=view(active=execution()), pods=[pod(gates=(FENCE,))])
-    )
+    got = plan(world(new, old, view=view(active=execution()), pods=[pod(gates=(FENCE,))]))
     assert isinstance(got.step, w.Ungate)
     assert got.said["r2"].reason == "SandboxBusy"
 
@@ -151,7 +149,10 @@ def test_a_follower_succeeds_when_the_sandbox_comes_up() -> None:
     running = pod(**bound(ready=True), owner_uids=(), finalizers=())
     got = plan(
         world(
-            restore("r2"), finished("r1"), view=view(active=up), pods=[running],
+            restore("r2"),
+            finished("r1"),
+            view=view(active=up),
+            pods=[running],
             sightings=sees(node()),
         )
     )
@@ -167,7 +168,10 @@ def test_suspend_begins_no_attempt_and_stops_the_clock() -> None:
 def test_suspend_leaves_a_bound_pod_alone_and_takes_back_an_unbound_one() -> None:
     held = view(active=execution())
     sightings = sees(node())
-    assert step_of(restore(suspend=True), view=held, pods=[pod(**bound())], sightings=sightings) is None
+    assert (
+        step_of(restore(suspend=True), view=held, pods=[pod(**bound())], sightings=sightings)
+        is None
+    )
     assert isinstance(step_of(restore(suspend=True), view=held, pods=[pod()]), w.DeletePod)
 
 
@@ -185,31 +189,48 @@ def test_the_order_of_an_attempt_is_row_pod_ungate_loaded_release_released() -> 
         step_of(restore(), view=view(active=execution())),
         step_of(restore(), view=view(active=execution()), pods=[pod(gates=(FENCE,))]),
         step_of(
-            restore(), view=view(active=execution()), pods=[pod(**bound(ready=True))],
+            restore(),
+            view=view(active=execution()),
+            pods=[pod(**bound(ready=True))],
             sightings=sees(node()),
         ),
         step_of(
-            restore(), view=view(active=execution(loaded_at=ago(1))),
-            pods=[pod(**bound(ready=True))], sightings=sees(node()),
+            restore(),
+            view=view(active=execution(loaded_at=ago(1))),
+            pods=[pod(**bound(ready=True))],
+            sightings=sees(node()),
         ),
         step_of(
-            restore(), view=view(active=execution(loaded_at=ago(1))),
-            pods=[pod(**bound(ready=True), owner_uids=(), finalizers=())], sightings=sees(node()),
+            restore(),
+            view=view(active=execution(loaded_at=ago(1))),
+            pods=[pod(**bound(ready=True), owner_uids=(), finalizers=())],
+            sightings=sees(node()),
         ),
     ]
     assert [type(s) for s in order] == [
-        w.BeginAttempt, w.CreatePod, w.Ungate, w.MarkLoaded, w.Release, w.MarkReleased,
+        w.BeginAttempt,
+        w.CreatePod,
+        w.Ungate,
+        w.MarkLoaded,
+        w.Release,
+        w.MarkReleased,
     ]
 
 
 def test_a_released_restore_succeeds_only_then() -> None:
     ready = pod(**bound(ready=True), owner_uids=(), finalizers=())
     before = said_of(
-        "r1", restore(), view=view(active=execution(loaded_at=ago(1))), pods=[ready],
+        "r1",
+        restore(),
+        view=view(active=execution(loaded_at=ago(1))),
+        pods=[ready],
         sightings=sees(node()),
     )
     after = said_of(
-        "r1", restore(), pods=[ready], sightings=sees(node()),
+        "r1",
+        restore(),
+        pods=[ready],
+        sightings=sees(node()),
         view=view(active=execution(loaded_at=ago(1), released_at=ago(1), node_name="n1")),
     )
     assert (before.succeeded, after.succeeded) == (None, True)
@@ -256,7 +277,9 @@ def test_a_gated_pod_whose_execution_is_not_active_is_deleted() -> None:
 def test_a_deleted_restore_takes_back_its_unbound_pod_and_its_bound_one() -> None:
     held = view(active=execution())
     assert isinstance(step_of(view=held, pods=[pod(gates=(FENCE,))]), w.DeletePod)
-    assert isinstance(step_of(view=held, pods=[pod(**bound())], sightings=sees(node())), w.DeletePod)
+    assert isinstance(
+        step_of(view=held, pods=[pod(**bound())], sightings=sees(node())), w.DeletePod
+    )
 
 
 def test_a_cancelled_execution_without_a_pod_is_retired_and_the_row_fails() -> None:
@@ -297,7 +320,9 @@ def retire_of(source: Source = Source.STORAGE, **fields: Any) -> w.Retire:
     pinned = "p0" if source is Source.LOCAL else None
     run = execution(source=source, target_node=pinned, prior_pin="p0")
     step = step_of(
-        restore(), view=view(active=run, row={"pinned_node": pinned}), pods=[pod(**fields)],
+        restore(),
+        view=view(active=run, row={"pinned_node": pinned}),
+        pods=[pod(**fields)],
         sightings=sees(node(), node("p0")),
     )
     assert isinstance(step, w.Retire)
@@ -311,9 +336,13 @@ def test_cpu_incompatible_pins_the_row_to_the_node_that_refused() -> None:
 
 
 def test_another_failure_that_the_runner_reported_leaves_the_pin_as_it_was() -> None:
-    step = retire_of(**ended("Failed to open snapshot file: No such file or directory (os error 2)"))
+    step = retire_of(
+        **ended("Failed to open snapshot file: No such file or directory (os error 2)")
+    )
     assert (step.failure_class, step.pinned_node, step.outcome) == (
-        "missing", "p0", Outcome.FAILED,
+        "missing",
+        "p0",
+        Outcome.FAILED,
     )
 
 
@@ -340,8 +369,14 @@ def test_a_failed_local_only_attempt_stays_pinned() -> None:
 
 def failed(attempt: int, failure: str = "unknown", **fields: Any) -> Any:
     return execution(
-        f"e{attempt}", attempt=attempt, outcome=Outcome.FAILED, failure_class=failure,
-        failure_message="words", node_name="n1", retired_at=ago(600), **fields,
+        f"e{attempt}",
+        attempt=attempt,
+        outcome=Outcome.FAILED,
+        failure_class=failure,
+        failure_message="words",
+        node_name="n1",
+        retired_at=ago(600),
+        **fields,
     )
 
 
@@ -443,7 +478,9 @@ def test_a_restoring_row_whose_restore_is_finished_or_gone_fails() -> None:
 def blocked_by(held: Any, sightings: Any) -> w.Plan:
     retired = execution(outcome=Outcome.FAILED, failure_class="unknown", retired_at=ago(600))
     row = {"state": SandboxState.RESTORING}
-    return plan(world(restore(), view=view(attempts=[retired], row=row), pods=[held], sightings=sightings))
+    return plan(
+        world(restore(), view=view(attempts=[retired], row=row), pods=[held], sightings=sightings)
+    )
 
 
 def test_no_attempt_begins_while_a_pod_could_be_hosting_a_live_vm() -> None:
@@ -489,7 +526,9 @@ def test_a_node_that_became_ready_only_now_is_no_proof_yet() -> None:
 
 def test_out_of_service_is_proof_whatever_the_pod_says() -> None:
     held = view(active=execution())
-    dead = node(ready=False, ready_since=None, taints=(Taint(OUT_OF_SERVICE_TAINT, "", "NoExecute"),))
+    dead = node(
+        ready=False, ready_since=None, taints=(Taint(OUT_OF_SERVICE_TAINT, "", "NoExecute"),)
+    )
     step = step_of(restore(), view=held, pods=[pod(**bound())], sightings=sees(dead))
     assert isinstance(step, w.Retire)
 
@@ -520,7 +559,8 @@ def test_a_released_pod_that_is_gone_is_judged_by_its_node() -> None:
     for gone, proven in ((ago(10), False), (ago(61), True)):
         got = plan(
             world(
-                view=view(active=up, row=row), sightings=sees(node()),
+                view=view(active=up, row=row),
+                sightings=sees(node()),
                 gone_since={"wake-r1-1": gone},
             )
         )

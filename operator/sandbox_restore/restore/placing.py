@@ -1,0 +1,257 @@
+"""From a plan to the pod that carries it out: gate, decision, rendering, and words. PURE."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sandbox_restore.fleet.compatibility import Compatibility
+from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.model.restore import PlacementStatus, Restore
+from sandbox_restore.model.sandbox import Execution, SandboxView, Snapshot, Source
+from sandbox_restore.placement.decision import (
+    NodeRef,
+    PlacementDecision,
+    PlacementRequest,
+    decide,
+)
+from sandbox_restore.placement.explain import explanation, log_fields, message, placement_status
+from sandbox_restore.placement.gate import Gate, GateSettings, gate_for
+from sandbox_restore.placement.pod import (
+    NodeSelectorConflictError,
+    PodIdentity,
+    RunnerPlan,
+    apply_decision,
+    base_pod,
+    demand_of,
+    local_only_pod,
+    pod_name,
+)
+from sandbox_restore.placement.template import PodTemplate
+from sandbox_restore.restore.choose import LocalPlan, StoragePlan
+from sandbox_restore.restore.failure import FailureClass
+from sandbox_restore.restore.world import Hold
+
+KEPT = 10_000
+"""Held decisions that are remembered for the status."""
+
+LOCAL_MESSAGE = "the pod can run only on node {node}, which holds the sandbox's state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """One pod, with what was decided on it."""
+
+    pod: dict[str, Any]
+    placement: PlacementStatus
+    observed: PlacementStatus | None = None
+    """What the gate would have decided (section 5, observe)."""
+    log_fields: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacingConfig:
+    """The settings that placement uses."""
+
+    gate: GateSettings
+    hard_pin: bool = False
+    fallbacks: int = 3
+
+
+class Placer:
+    """Decides and renders, from the fleet as it is now."""
+
+    def __init__(
+        self,
+        *,
+        fleet: FleetIndex,
+        template: PodTemplate,
+        compatibility: Compatibility,
+        config: PlacingConfig,
+        may_wait_for_cache: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._fleet = fleet
+        self._template = template
+        self._compatibility = compatibility
+        self._config = config
+        self._may_wait = may_wait_for_cache
+        self._held: OrderedDict[str, PlacementStatus] = OrderedDict()
+
+    # --- before an attempt
+
+    def gate_for(self, restore: Restore) -> bool:
+        """Section 5: the gate of an attempt that begins now; kept in its execution."""
+        return self._gate(restore) is Gate.ON
+
+    def _gate(self, restore: Restore) -> Gate:
+        return gate_for(
+            self._config.gate,
+            namespace=restore.namespace,
+            sandbox_id=restore.spec.sandbox_id,
+        )
+
+    def hold_for(
+        self,
+        restore: Restore,
+        choice: StoragePlan | LocalPlan,
+        view: SandboxView | None,
+        now: datetime,
+    ) -> Hold | None:
+        """Whether the attempt must wait (section 8), or can never have a pod (section 7)."""
+        self._held.pop(restore.uid, None)
+        if view is None:
+            return None
+        try:
+            demand_of(self._template, sandbox=view.sandbox, spec=restore.spec)
+        except NodeSelectorConflictError as error:
+            return Hold(reason=error.reason, message=str(error), final=True)
+        if isinstance(choice, LocalPlan):
+            return None
+        request = self._request(restore, choice.snapshot, view, self._gate(restore))
+        decision = decide(request, self._fleet, self._compatibility, now=now)
+        if not decision.held:
+            return None
+        explained = explanation(decision, request, self._fleet)
+        self._remember(restore.uid, placement_status(decision, explained))
+        return Hold(reason=str(decision.reason), message=message(decision, explained))
+
+    def _remember(self, uid: str, status: PlacementStatus) -> None:
+        self._held[uid] = status
+        while len(self._held) > KEPT:
+            self._held.popitem(last=False)
+
+    def held(self, restore: Restore) -> PlacementStatus | None:
+        """The decision that holds the restore back now, if one does."""
+        return self._held.get(restore.uid)
+
+    # --- the pod of an attempt
+
+    def pod_name(self, restore: Restore, attempt: int) -> str:
+        """Section 15: a function of restore and attempt."""
+        return pod_name(restore.name, restore.uid, attempt)
+
+    def place(
+        self, restore: Restore, execution: Execution, view: SandboxView, *, now: datetime
+    ) -> Placing:
+        """Decides on, and renders, the pod of an active execution.
+
+        Raises NodeSelectorConflictError when row or template have changed since it began.
+        """
+        identity = PodIdentity(
+            name=execution.pod_name or self.pod_name(restore, execution.attempt),
+            namespace=restore.namespace,
+            sandbox_id=restore.spec.sandbox_id,
+            restore_name=restore.name,
+            restore_uid=restore.uid,
+            attempt=execution.attempt,
+            execution_id=execution.id,
+        )
+        snapshot = _snapshot(execution, view)
+        row, spec = view.sandbox, restore.spec
+        if execution.source is Source.LOCAL:
+            plan = RunnerPlan(snapshot_id=execution.snapshot_id, source=Source.LOCAL)
+            node = execution.target_node or ""
+            pod = local_only_pod(
+                self._template, identity=identity, plan=plan, sandbox=row, spec=spec, node=node
+            )
+            return Placing(pod=pod, placement=_local_status(execution), log_fields={"node": node})
+        plan = RunnerPlan(
+            snapshot_id=execution.snapshot_id,
+            source=Source.STORAGE,
+            storage_uri=snapshot.storage_uri if snapshot is not None else None,
+        )
+        pod = base_pod(self._template, identity=identity, plan=plan, sandbox=row, spec=spec)
+        return self._decided(pod, restore, execution, view, snapshot, now)
+
+    def _decided(
+        self,
+        pod: dict[str, Any],
+        restore: Restore,
+        execution: Execution,
+        view: SandboxView,
+        snapshot: Snapshot | None,
+        now: datetime,
+    ) -> Placing:
+        decision, request = self._decide(restore, execution, view, snapshot, now)
+        explained = explanation(decision, request, self._fleet)
+        observed = None
+        if decision.would is not None:
+            would = decision.would
+            observed = placement_status(would, explanation(would, request, self._fleet))
+        return Placing(
+            pod=apply_decision(pod, decision),
+            placement=placement_status(decision, explained),
+            observed=observed,
+            log_fields=log_fields(decision, explained),
+        )
+
+    def _decide(
+        self,
+        restore: Restore,
+        execution: Execution,
+        view: SandboxView,
+        snapshot: Snapshot | None,
+        now: datetime,
+    ) -> tuple[PlacementDecision, PlacementRequest]:
+        gate = Gate.ON if execution.gate else Gate.OFF
+        if gate is Gate.OFF and self._config.gate.observe:
+            gate = Gate.OBSERVE
+        known = snapshot or Snapshot(id=execution.snapshot_id or "", sandbox_id=view.sandbox.id)
+        request = self._request(restore, known, view, gate)
+        return decide(request, self._fleet, self._compatibility, now=now), request
+
+    def describe(
+        self, restore: Restore, execution: Execution, view: SandboxView, *, now: datetime
+    ) -> PlacementStatus:
+        """The decision on a pod that was made by a process that died before it could tell.
+
+        Taken anew from the fleet as it is now, and says so.
+        """
+        if execution.source is Source.LOCAL:
+            return _local_status(execution)
+        decision, request = self._decide(restore, execution, view, _snapshot(execution, view), now)
+        return placement_status(decision, explanation(decision, request, self._fleet))
+
+    def _request(
+        self, restore: Restore, snapshot: Snapshot, view: SandboxView, gate: Gate
+    ) -> PlacementRequest:
+        failed = [a for a in reversed(view.attempts) if a.snapshot_id == snapshot.id]
+        return PlacementRequest(
+            sandbox_id=view.sandbox.id,
+            snapshot=snapshot,
+            demand=demand_of(self._template, sandbox=view.sandbox, spec=restore.spec),
+            gate=gate,
+            policy=restore.spec.host_cpu_policy,
+            hard_pin=self._config.hard_pin,
+            fallbacks=self._config.fallbacks,
+            may_wait_for_cache=self._may_wait(),
+            refused=_nodes(failed, FailureClass.CPU_INCOMPATIBLE),
+            avoid=_nodes(failed, FailureClass.HOST, FailureClass.UNREADABLE),
+        )
+
+
+def _snapshot(execution: Execution, view: SandboxView) -> Snapshot | None:
+    return next((s for s in view.snapshots if s.id == execution.snapshot_id), None)
+
+
+def _nodes(attempts: Iterable[Execution], *classes: FailureClass) -> tuple[NodeRef, ...]:
+    """Section 11: the nodes on which attempts at this snapshot failed so, newest first."""
+    wanted = {c.value for c in classes}
+    return tuple(
+        NodeRef(a.node_name, a.node_uid)
+        for a in attempts
+        if a.failure_class in wanted and a.node_name is not None and a.node_uid is not None
+    )
+
+
+def _local_status(execution: Execution) -> PlacementStatus:
+    """Section 14: a local-only pod has no choice, so nothing is decided on its placement."""
+    return PlacementStatus(
+        decision="Unconstrained",
+        reason="LocalOnly",
+        gate=execution.gate,
+        message=LOCAL_MESSAGE.format(node=execution.target_node),
+    )
