@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+
 from tests.support.demo.scene import Scene, raised
 from tests.support.fleet import matrix_fleet, sandbox_seeds
 

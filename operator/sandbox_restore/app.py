@@ -19,11 +19,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 
+import msgspec
 import structlog
 
 from sandbox_restore.errors import (
     ConfigurationError,
     LeaseLostError,
+    PermissionDeniedError,
     SandboxRestoreError,
     SchemaError,
     UnavailableError,
@@ -37,6 +39,7 @@ from sandbox_restore.kube.lease import Lease
 from sandbox_restore.kube.objects import RESTORES, KubeObjects
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model import names
+from sandbox_restore.model.crd import absent_fields
 from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.intake import Intake
@@ -55,6 +58,7 @@ from sandbox_restore.store.store import Store
 
 log = structlog.get_logger()
 
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names.PLURAL}.{names.GROUP}"
 STOP_GRACE = 8.0
 """Seconds that running passes get to end at a shutdown."""
 PING_EVERY = 10.0
@@ -138,14 +142,26 @@ class _Operator:
         )
 
     async def _check_api(self) -> None:
-        """The API server answers and has the CRD in the version that this program speaks."""
+        """The API server answers and has the CRD, with every field that this program writes."""
+        file = f"crds/{names.GROUP}_{names.PLURAL}.yaml"
         try:
             await self.client.request("GET", RESTORES, query={"limit": "1"})
         except NotFoundError as error:
             raise SchemaError(
                 f"the API server {self.client.server} has no {names.PLURAL}.{names.GROUP} "
-                f"{names.VERSION}: apply the CRD (crds/{names.GROUP}_{names.PLURAL}.yaml)"
+                f"{names.VERSION}: apply the CRD ({file})"
             ) from error
+        try:
+            raw = await self.client.request("GET", CRD)
+        except PermissionDeniedError as error:
+            log.warning("crd_not_checked", problem=str(error))
+            return
+        absent = absent_fields(msgspec.json.decode(raw))
+        if absent:
+            raise SchemaError(
+                f"the CRD that {self.client.server} serves is older than this program: it lacks "
+                f"{', '.join(absent[:5])}; apply {file}"
+            )
 
     async def _serve_health(self, stack: AsyncExitStack) -> None:
         health = self.health

@@ -28,7 +28,7 @@ _JWT: Final = re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]{5,}(?:\.[A-Za
 _NAMED: Final = re.compile(
     r"""(?ix)
         (?P<name>
-            (?:password|passwd|passphrase|secret|token|api[_\-]?key|private[_\-]?key|credential|pwd)
+            (?:password|passwd|passphrase|pwd|api[_\-]?key|private[_\-]?key|(?P<word>secret|token))
             [a-z0-9_\-]{0,40}["']?)
         (?P<separator>\s*[=:]\s*)
         (?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,;&)}\]'"]+)
@@ -55,7 +55,11 @@ def redact(text: str) -> str:
 
 
 def _hide_value(found: re.Match[str]) -> str:
-    quote = found["value"][0] if found["value"][0] in "\"'" else ""
+    quoted = found["value"][0] in "\"'"
+    if found["word"] and ":" in found["separator"] and not quoted and len(found["value"]) < 16:
+        # Prose: "token: expired".
+        return found[0]
+    quote = found["value"][0] if quoted else ""
     return f"{found['name']}{found['separator']}{quote}{HIDDEN}{quote}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from tests.support.demo.scene import Scene, raised
 from tests.support.fleet import matrix_fleet
 

@@ -19,13 +19,20 @@ SEED = replace(sandbox_seeds(1, seed=1, namespace="n")[0], capture_cpu=BDX)
 EXCLUDED = [ICX_OLD, CLX]
 
 
-def load(event: Event, *, cpu: str, label: str | None = None) -> Entry:
-    """Return a load of SEED's snapshot on a node with this CPU, labelled so unless told."""
+def load(
+    event: Event, *, cpu: str, label: str | None = None, excluded: list[str] | None = None
+) -> Entry:
+    """Return a load of SEED's snapshot on a node with this CPU, labelled so unless told.
+
+    Its pod excluded the right CPUs unless told.
+    """
     return Entry(
         seq=1,
         at=0.0,
         event=event,
         sandbox=SEED.id,
+        source="storage",
+        excluded=EXCLUDED if excluded is None else excluded,
         pod="pod",
         node="node",
         node_cpu=cpu,
@@ -33,24 +40,23 @@ def load(event: Event, *, cpu: str, label: str | None = None) -> Entry:
     )
 
 
-def restore(seed: SandboxSeed, *, succeeded: bool, excluded: list[str]) -> dict[str, Any]:
+def restore(seed: SandboxSeed, *, succeeded: bool) -> dict[str, Any]:
     condition = {
         "type": "Succeeded",
         "status": "True" if succeeded else "False",
         "reason": "Because",
         "message": "in words",
     }
-    status = {"conditions": [condition], "placement": {"excluded": excluded}}
-    return {**restore_manifest(seed), "status": status}
+    return {**restore_manifest(seed), "status": {"conditions": [condition]}}
 
 
-def findings(*loads: Entry, succeeded: bool, excluded: list[str] | None = None) -> Findings:
-    made = restore(SEED, succeeded=succeeded, excluded=EXCLUDED if excluded is None else excluded)
-    return gather([SEED], record=loads, restores=[made])
+def findings(*loads: Entry, succeeded: bool) -> Findings:
+    return gather([SEED], record=loads, restores=[restore(SEED, succeeded=succeeded)])
 
 
 STARTED = load(Event.VM_STARTED, cpu=ICX_NEW)
 REFUSED = load(Event.LOAD_REFUSED, cpu=CLX)
+FREE = load(Event.LOAD_REFUSED, cpu=CLX, excluded=[])
 
 
 def test_a_restore_that_loads_at_once_is_well_with_the_gate_on() -> None:
@@ -68,10 +74,10 @@ def test_a_refusal_on_an_unlabelled_node_is_allowed_with_the_gate_on() -> None:
 
 
 def test_gate_off_needs_refusals_and_no_exclusion() -> None:
-    findings(REFUSED, succeeded=False, excluded=[]).check_gate_off()
+    findings(FREE, succeeded=False).check_gate_off()
     with pytest.raises(StoryError, match="no restore was refused"):
-        findings(STARTED, succeeded=True, excluded=[]).check_gate_off()
-    with pytest.raises(StoryError, match="exclude CPUs"):
+        findings(STARTED, succeeded=True).check_gate_off()
+    with pytest.raises(StoryError, match="excludes CPUs"):
         findings(REFUSED, succeeded=False).check_gate_off()
 
 
@@ -81,12 +87,12 @@ UNTRUE = {
         "labelled intel-6-85-7, refused",
     ),
     "a CPU is missing among the excluded": (
-        findings(STARTED, succeeded=True, excluded=[CLX]),
-        "CPUs that cannot load it",
+        findings(load(Event.VM_STARTED, cpu=ICX_NEW, excluded=[CLX]), succeeded=True),
+        "CPUs that cannot load",
     ),
     "it ran where its plan forbids": (
         findings(load(Event.VM_STARTED, cpu=ICX_NEW, label=CLX), succeeded=True),
-        "its own plan excludes",
+        "whose CPU it excludes",
     ),
     "it came to a labelled node and failed": (
         findings(STARTED, succeeded=False),
@@ -119,7 +125,7 @@ def test_record_and_api_must_agree(found: Findings, words: str) -> None:
 
 
 def test_a_restore_is_finished_when_it_is_decided() -> None:
-    assert is_finished(restore(SEED, succeeded=False, excluded=[]))
+    assert is_finished(restore(SEED, succeeded=False))
     assert not is_finished(restore_manifest(SEED))
 
 

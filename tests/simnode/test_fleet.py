@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.support.fleet import HOST_CPU_LABEL, matrix_fleet, real_cpu, spread_captures
+from tests.support.fleet import matrix_fleet, real_cpu, spread_captures
 from tests.support.simnode import load_matrix
+from tests.support.simnode.plan import HOST_CPU_LABEL
 
 
 def test_each_cpu_has_its_nodes_and_each_node_a_cpu() -> None:

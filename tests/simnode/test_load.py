@@ -12,6 +12,7 @@ import pytest
 from tests.simnode.pods import PodSpec, manifest, plan
 from tests.support.simnode import Capture, CapturesFile, load_matrix, write_captures
 from tests.support.simnode.load import Loaded, Refused, load
+from tests.support.simnode.plan import excluded_cpus
 
 ICX_OLD, BDX, CLX, ICX_NEW = load_matrix().cpus
 
@@ -98,3 +99,24 @@ def test_a_captures_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert captures.find("b") == newer
     write_captures(file, {"b": newer})
     assert captures.find("a") is None
+
+
+def affinity(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a pod with these required terms."""
+    pod = manifest(PodSpec(name="a"))
+    required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    }
+    return pod
+
+
+def test_only_what_every_required_term_excludes_is_excluded() -> None:
+    def not_in(*cpus: str) -> dict[str, Any]:
+        return {"key": "space.pplx.net/host-cpu", "operator": "NotIn", "values": list(cpus)}
+
+    other = {"key": "zone", "operator": "NotIn", "values": ["a"]}
+    assert excluded_cpus(manifest(PodSpec(name="a"))) == []
+    assert excluded_cpus(affinity([not_in(CLX, BDX), other])) == sorted([BDX, CLX])
+    assert excluded_cpus(affinity([not_in(CLX, BDX)], [not_in(CLX)])) == [CLX]
+    assert excluded_cpus(affinity([not_in(CLX)], [other])) == []

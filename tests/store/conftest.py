@@ -48,6 +48,8 @@ async def owner(shared: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def dsn(shared: str, owner: Database) -> str:
     """URL of a migrated database without a row."""
+    if owner.raw.is_closed():  # an outage test has stopped the server
+        owner.raw = await asyncpg.connect(shared, server_settings={"timezone": "UTC"})
     await owner.raw.reset()
     await owner.raw.execute(
         """
@@ -95,4 +97,3 @@ async def empty_dsn(postgres: TestPostgres) -> AsyncIterator[str]:
     name = f"sr_empty_{os.getpid()}"
     yield await postgres.create_database(name)
     await postgres.drop_database(name)
-

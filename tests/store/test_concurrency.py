@@ -158,9 +158,7 @@ async def test_the_marker_goes_whichever_of_suspend_and_ready_comes_first(
     box: Database, other: Database, store: Store, dsn: str, snapshot_first: bool
 ) -> None:
     await box.started()
-    await box.call(
-        "snapshot_started", sandbox_id=SANDBOX, snapshot_id="last", captured_at=at(20)
-    )
+    await box.call("snapshot_started", sandbox_id=SANDBOX, snapshot_id="last", captured_at=at(20))
     third = Database(await asyncpg.connect(dsn))
     ready = other.call(
         "snapshot_ready", sandbox_id=SANDBOX, snapshot_id="last", storage_uri="s3://b/k"
@@ -172,7 +170,7 @@ async def test_the_marker_goes_whichever_of_suspend_and_ready_comes_first(
         await blocked(box, 1)
         two = asyncio.ensure_future(suspend if snapshot_first else ready)
         await blocked(box, 2)
-    assert await asyncio.gather(one, two) == [True, True]
+    assert list(await asyncio.gather(one, two)) == [True, True]
     assert not (await box.view()).sandbox.local_artifact_marker
     await third.raw.close()
 

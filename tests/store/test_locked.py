@@ -286,9 +286,7 @@ async def test_an_execution_is_retired_exactly_once(box: Database, store: Store)
     assert again == first
 
 
-async def test_a_retirement_never_undoes_the_platforms_suspend(
-    box: Database, store: Store
-) -> None:
+async def test_a_retirement_never_undoes_the_platforms_suspend(box: Database, store: Store) -> None:
     async with store.locked(SANDBOX) as locked:
         await begin(locked)
         await load(locked)
@@ -304,9 +302,10 @@ async def test_a_retirement_never_undoes_the_platforms_suspend(
 async def test_the_operator_neither_suspends_nor_leaves_a_row_running(
     box: Database, store: Store, change: dict[str, Any]
 ) -> None:
+    async with store.locked(SANDBOX) as locked:
+        await begin(locked)
     with pytest.raises(RejectedError, match="not the operator's to write"):
         async with store.locked(SANDBOX) as locked:
-            await begin(locked)
             await retire(locked, **change)
 
 
@@ -340,9 +339,10 @@ async def test_whatever_a_runner_says_can_be_stored(
 
 
 async def test_a_retirement_may_not_mark_a_row_without_a_pin(box: Database, store: Store) -> None:
+    async with store.locked(SANDBOX) as locked:
+        await begin(locked)
     with pytest.raises(RejectedError, match="sandbox_marker_needs_pin"):
         async with store.locked(SANDBOX) as locked:
-            await begin(locked)
             await retire(locked, marker=True)
 
 
@@ -458,11 +458,14 @@ async def test_a_release_without_a_row_answers_nothing(db: Database, store: Stor
 
 
 async def test_an_exception_in_the_block_undoes_it(box: Database, store: Store) -> None:
-    before = await box.view()
-    with pytest.raises(ZeroDivisionError):
+    async def block() -> None:
         async with store.locked(SANDBOX) as locked:
             await begin(locked)
             raise ZeroDivisionError
+
+    before = await box.view()
+    with pytest.raises(ZeroDivisionError):
+        await block()
     assert await box.view() == before
 
 
@@ -475,12 +478,15 @@ async def test_errors_of_the_block_itself_are_not_touched(box: Database, store: 
 async def test_a_block_that_goes_on_after_a_failed_statement_keeps_nothing_and_says_so(
     box: Database, store: Store
 ) -> None:
-    before = await box.view()
-    with pytest.raises(ConflictError, match="nothing of the block was kept"):
+    async def block() -> None:
         async with store.locked(SANDBOX) as locked:
             await begin(locked, 1)
-            with pytest.raises(ConflictError):
+            with pytest.raises(ConflictError, match="one_active"):
                 await begin(locked, 2)
+
+    before = await box.view()
+    with pytest.raises(ConflictError, match="nothing of the block was kept"):
+        await block()
     assert await box.view() == before
 
 

@@ -50,7 +50,9 @@ async def test_an_id_is_never_reused_for_another_sandbox(
     box: Database, change: dict[str, Any]
 ) -> None:
     with pytest.raises(asyncpg.DuplicateObjectError, match="exists with another namespace"):
-        await box.call("sandbox_created", **{"sandbox_id": SANDBOX, "namespace": NAMESPACE} | change)
+        await box.call(
+            "sandbox_created", **{"sandbox_id": SANDBOX, "namespace": NAMESPACE} | change
+        )
 
 
 @pytest.mark.parametrize(
@@ -138,9 +140,7 @@ async def test_a_start_is_refused_while_an_execution_is_active(box: Database) ->
     assert await box.view() == before
 
 
-async def test_a_start_is_refused_while_a_restore_is_under_way(
-    box: Database, store: Store
-) -> None:
+async def test_a_start_is_refused_while_a_restore_is_under_way(box: Database, store: Store) -> None:
     await box.stored()
     async with store.locked(SANDBOX) as locked:
         await begin(locked)
@@ -157,7 +157,7 @@ async def test_a_start_that_is_reported_twice_is_one_execution(box: Database) ->
 async def test_a_pod_that_has_run_the_sandbox_before_starts_nothing(box: Database) -> None:
     await box.started()
     await box.suspended()
-    with pytest.raises(asyncpg.ObjectInUseError, match="has run sandbox .* before"):
+    with pytest.raises(asyncpg.ObjectInUseError, match=r"has run sandbox .* before"):
         await box.started()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -34,10 +34,10 @@ class Counter:
 
 
 @pytest.fixture
-def counter(postgres: TestPostgres) -> Iterator[Counter]:
+def counter(postgres: TestPostgres) -> Counter:
     if not isinstance(postgres, EmbeddedPostgres):
         pytest.skip("the server's log is out of reach")
-    yield Counter(postgres.log)
+    return Counter(postgres.log)
 
 
 @pytest.fixture

@@ -107,9 +107,7 @@ async def test_a_change_rolled_back_to_a_savepoint_does_not_hide_the_next(db: Da
     assert (await db.view()).sandbox.version == 2
 
 
-async def test_what_is_rolled_back_is_not_told(
-    db: Database, other: Database, heard: Heard
-) -> None:
+async def test_what_is_rolled_back_is_not_told(db: Database, other: Database, heard: Heard) -> None:
     await db.created()
     await told(other, heard)
     transaction = db.raw.transaction()

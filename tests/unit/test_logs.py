@@ -337,6 +337,9 @@ def test_no_secret_gets_into_a_line_by_any_way(configure: Configure, form: Form)
         ("sent bearer hunter2hunter2", "sent bearer ***"),
         ("eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "***"),
         ("API_KEY=hunter2", "API_KEY=***"),
+        ("token=hunter2", "token=***"),
+        ("token: hunter2hunter2hunter2", "token: ***"),
+        ("password: hunter2", "password: ***"),
         ("aws_secret_access_key = hunter2", "aws_secret_access_key = ***"),
         ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----", "***"),
         ("-----BEGIN PRIVATE KEY-----\nhunter2", "***"),
@@ -357,6 +360,9 @@ def test_what_has_the_form_of_a_secret_is_hidden(text: str, left: str) -> None:
         "1 of 4 published CPUs can load intel-6-106-6; 12 of 40 reachable nodes have it",
         "a basic sandbox of 2 vCPUs",
         "continue token expired",
+        "no usable Kubernetes credentials: Invalid kube-config file",
+        "invalid bearer token: expired",
+        'the Secret "db": not found',
     ],
 )
 def test_ordinary_words_stay(text: str) -> None:

@@ -1,41 +1,32 @@
-"""The fleet in memory: every node, and the sets of nodes that decisions ask for.
+"""The fleet in memory: every node by name, and the sets of nodes that decisions ask for.
 
 One writer (the event loop's handlers) calls `apply`, `remove` and `replace`; everything else
-reads. A decision asks for a handful of sets and never looks at each node. What each set means for
-a pod is not judged here but in `placement`.
+reads. A decision asks for a handful of sets and never looks at each node. What a set means for a
+pod is not judged here but in `placement`.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from pyroaring import BitMap
 
 from sandbox_restore.fleet import cpu as cpus
-from sandbox_restore.fleet.labels import LabelIndex
 from sandbox_restore.fleet.record import Aspect, NodeChange, NodeRecord
-from sandbox_restore.fleet.ring import Ring
+from sandbox_restore.fleet.sets import NodeSets, Tolerance
 from sandbox_restore.fleet.tombstones import Tombstones
 from sandbox_restore.model.names import HOST_CPU_LABEL, PLACEMENT_BLOCK_LABEL
-from sandbox_restore.model.node import NodeFacts, Taint
+from sandbox_restore.model.node import NodeFacts
 
-_MAX_TOLERANCES: Final = 16
+__all__ = ["CpuCount", "FleetIndex", "Tolerance"]
+
 _MAX_LEFT: Final = 1024
-
-
-class Tolerance(Hashable, Protocol):
-    """What a pod tolerates; equal ones share one kept set of nodes."""
-
-    @property
-    def cordon(self) -> bool:
-        """Cordoned nodes are tolerated."""
-
-    def all_of(self, taints: tuple[Taint, ...]) -> bool:
-        """Every taint that filters is tolerated."""
+"""CPUs that left the fleet and are remembered; more would be a label that is no CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +54,20 @@ class FleetIndex:
     ) -> None:
         """`published_hold`: how long a CPU stays published after its last node (section 12)."""
         self.cpu_label: Final = cpu_label
-        self.labels: Final = LabelIndex()
-        self.all = BitMap()
-        self.cordoned = BitMap()
-        self.deleting = BitMap()
-        self.ready = BitMap()
-        self.services_ready = BitMap()
-        self.without_slots = BitMap()
-        self.taint_sets: Final[dict[tuple[Taint, ...], BitMap]] = {}
-        """Nodes by the taints that they carry together; nodes with none are not listed."""
+        self._sets: Final = NodeSets()
+        self.labels: Final = self._sets.labels
+        self.all: Final = self._sets.all
+        self.cordoned: Final = self._sets.cordoned
+        self.deleting: Final = self._sets.deleting
+        self.services_ready: Final = self._sets.services_ready
+        self.without_slots: Final = self._sets.without_slots
         self.version = 0
         """Rises with every change that can matter to a placement decision."""
         self._by_name: dict[str, NodeRecord] = {}
         self._by_slot: list[NodeRecord | None] = []
         self._free: list[int] = []
-        self._resource_versions: list[int] = []
+        self._resource_versions = array("q")
         self._key_sets: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._ring = Ring()
-        self._closed: OrderedDict[Tolerance, BitMap] = OrderedDict()
         self._tombstones = Tombstones(limit=max_tombstones)
         self._hold = published_hold
         self._left: OrderedDict[str, datetime] = OrderedDict()
@@ -147,34 +134,16 @@ class FleetIndex:
         }
 
     def closed_to(self, tolerance: Tolerance) -> BitMap:
-        """Nodes that take no pod with these tolerations, whatever it selects (section 7).
-
-        They are cordoned, tainted, being deleted or blocked. The set is kept and follows every
-        change, for the tolerations come from the few templates that there are.
-        """
-        kept = self._closed.get(tolerance)
-        if kept is not None:
-            return kept
-        closed = self.deleting | self.labels.having(PLACEMENT_BLOCK_LABEL)
-        if not tolerance.cordon:
-            closed |= self.cordoned
-        closed |= self.untolerated(tolerance)
-        if len(self._closed) >= _MAX_TOLERANCES:
-            self._closed.popitem(last=False)
-        self._closed[tolerance] = closed
-        return closed
+        """Nodes that take no pod with these tolerations, whatever it selects (section 7)."""
+        return self._sets.closed_to(tolerance)
 
     def untolerated(self, tolerance: Tolerance) -> BitMap:
         """Nodes with a taint that filters and is not tolerated."""
-        found = BitMap()
-        for taints, nodes in self.taint_sets.items():
-            if not tolerance.all_of(taints):
-                found |= nodes
-        return found
+        return self._sets.untolerated(tolerance)
 
     def first(self, candidates: BitMap, count: int, *, sandbox_id: str) -> list[NodeRecord]:
         """The first `count` of the candidates in the sandbox's stable order (section 9)."""
-        slots = self._ring.first(
+        slots = self._sets.ring.first(
             candidates, count, sandbox_id=sandbox_id, name_of=lambda slot: self.at(slot).name
         )
         return [self.at(slot) for slot in slots]
@@ -197,7 +166,7 @@ class FleetIndex:
     def counts(self) -> dict[str | None, CpuCount]:
         """Nodes per CPU and state; None stands for nodes without a usable label."""
         tainted = BitMap()
-        for taints, nodes in self.taint_sets.items():
+        for taints, nodes in self._sets.taint_sets.items():
             if any(taint.effect in ("NoSchedule", "NoExecute") for taint in taints):
                 tainted |= nodes
         unlabelled = self.all.copy()
@@ -213,7 +182,7 @@ class FleetIndex:
     def _count(self, nodes: BitMap, *, tainted: BitMap) -> CpuCount:
         return CpuCount(
             nodes=len(nodes),
-            ready=nodes.intersection_cardinality(self.ready),
+            ready=nodes.intersection_cardinality(self._sets.ready),
             cordoned=nodes.intersection_cardinality(self.cordoned),
             deleting=nodes.intersection_cardinality(self.deleting),
             blocked=nodes.intersection_cardinality(self.labels.having(PLACEMENT_BLOCK_LABEL)),
@@ -225,11 +194,10 @@ class FleetIndex:
 
     def remember_left(self, left: Mapping[str, datetime]) -> None:
         """Section 12: CPUs of the node history, and when the last node of each left."""
+        present = self.labels.values(self.cpu_label)
         for value, when in left.items():
-            known = self._left.get(value)
-            self._left[value] = when if known is None else max(known, when)
-        for value in self.labels.values(self.cpu_label):
-            self._left.pop(value, None)
+            if value not in present:
+                self._left[value] = max(when, self._left.get(value, when))
 
     def apply(self, facts: NodeFacts, *, now: datetime) -> NodeChange | None:
         """Takes in one event of a node; None when it changes nothing, or is older than what is
@@ -237,18 +205,25 @@ class FleetIndex:
         before = self._by_name.get(facts.name)
         if self._is_stale(facts, before=before):
             return None
-        what = Aspect(0)
-        if before is not None and before.uid != facts.uid:
+        if before is None:
+            return self._add(facts, now=now)
+        self._resource_versions[before.slot] = facts.resource_version
+        what = 0
+        if before.uid != facts.uid:
             self._tombstones.bury(before.name, before.uid, now)
-            what = Aspect.REPLACED
-        slot = self._take_slot() if before is None else before.slot
-        after = self._record(facts, slot=slot, before=before)
-        self._resource_versions[slot] = facts.resource_version
+            what = Aspect.REPLACED.value
+        keys = self._keys_of(facts, before=before)
+        values = tuple(map(facts.labels.__getitem__, keys))
+        changed: list[str] = []
+        cpus_changed = False
+        if keys is before.label_keys and values == before.label_values:
+            values = before.label_values
+        else:
+            values, changed, cpus_changed = self._move_labels(before, keys, values, now=now)
+        after = self._record(facts, keys=keys, values=values, slot=before.slot, before=before)
         if after == before:
             return None
-        self._by_name[after.name] = after
-        self._by_slot[slot] = after
-        return self._changed(before, after, what=what, now=now)
+        return self._store(before, after, what=what, changed=changed, cpus_changed=cpus_changed)
 
     def remove(self, name: str, uid: str | None = None, *, now: datetime) -> NodeChange | None:
         """Takes in that a Node object is gone; None when it is not known, or another UID is."""
@@ -257,12 +232,17 @@ class FleetIndex:
             if uid is not None:
                 self._tombstones.bury(name, uid, now)
             return None
-        del self._by_name[name]
         self._tombstones.bury(name, before.uid, now)
-        change = self._changed(before, None, what=Aspect.REMOVED, now=now)
+        cpus_changed = False
+        for key, value in zip(before.label_keys, before.label_values, strict=True):
+            cpus_changed |= self._drop_label(key, value, before.slot, now=now)
+        what = self._sets.move(before, None, before.slot)
+        del self._by_name[name]
         self._by_slot[before.slot] = None
         self._free.append(before.slot)
-        return change
+        return self._change(
+            before, None, what=what, changed=list(before.label_keys), cpus_changed=cpus_changed
+        )
 
     def replace(
         self, nodes: Iterable[NodeFacts], *, now: datetime, version: int = 0
@@ -285,7 +265,7 @@ class FleetIndex:
             if change is not None:
                 changes.append(change)
         self._list_version = max(self._list_version, version)
-        self._key_sets = {keys: keys for keys in {r.label_keys for r in self}}
+        self._key_sets = {keys: keys for keys in {record.label_keys for record in self}}
         if self._warm_since is None:
             self._warm_since = now
             self.version += 1
@@ -303,6 +283,22 @@ class FleetIndex:
             return facts.resource_version < known
         return before.uid != facts.uid and facts.created < before.created
 
+    # --- records
+
+    def _add(self, facts: NodeFacts, *, now: datetime) -> NodeChange:
+        slot = self._take_slot()
+        self._resource_versions[slot] = facts.resource_version
+        keys = self._keys_of(facts, before=None)
+        labels, name = facts.labels, facts.name
+        # One string serves as the name and as the value of the host name label.
+        values = tuple([name if labels[key] == name else labels[key] for key in keys])
+        values, first = self.labels.place(keys, values, slot)
+        cpus_changed = self.cpu_label in first
+        if cpus_changed:
+            self._cpu_came(labels[self.cpu_label])
+        after = self._record(facts, keys=keys, values=values, slot=slot, before=None)
+        return self._store(None, after, what=0, changed=list(keys), cpus_changed=cpus_changed)
+
     def _take_slot(self) -> int:
         if self._free:
             return self._free.pop()
@@ -310,29 +306,30 @@ class FleetIndex:
         self._resource_versions.append(0)
         return len(self._by_slot) - 1
 
-    def _record(self, facts: NodeFacts, *, slot: int, before: NodeRecord | None) -> NodeRecord:
-        """The record of a node, with every part that did not change taken from the one before."""
-        labels = facts.labels
-        keys = tuple(sorted(labels))
-        keys = self._key_sets.setdefault(keys, keys)
-        values = tuple([labels[key] for key in keys])
-        taints = facts.taints
-        name, uid, created = facts.name, facts.uid, facts.created
+    def _keys_of(self, facts: NodeFacts, *, before: NodeRecord | None) -> tuple[str, ...]:
+        """The label keys, sorted: one tuple for all nodes with the same."""
+        keys = tuple(facts.labels)
+        if before is not None and keys == before.label_keys:
+            return before.label_keys
+        keys = tuple(sorted(keys))
+        return self._key_sets.setdefault(keys, keys)
+
+    def _record(
+        self,
+        facts: NodeFacts,
+        *,
+        keys: tuple[str, ...],
+        values: tuple[str, ...],
+        slot: int,
+        before: NodeRecord | None,
+    ) -> NodeRecord:
+        """The record of a node; what did not change is the object that is kept already."""
+        name, uid, created, taints = facts.name, facts.uid, facts.created, facts.taints
         if before is not None:
             name = before.name
             uid = before.uid if before.uid == uid else uid
             created = before.created if before.created == created else created
             taints = before.taints if before.taints == taints else taints
-        if before is not None and before.label_keys is keys and before.label_values == values:
-            values = before.label_values
-        else:
-            same = self.labels.same_object
-            values = tuple(
-                [
-                    name if value == name else same(key, value)
-                    for key, value in zip(keys, values, strict=True)
-                ]
-            )
         return NodeRecord(
             name=name,
             uid=uid,
@@ -346,141 +343,93 @@ class FleetIndex:
             ready_since=facts.ready_since,
             services_ready=facts.services_ready,
             network_slots=facts.network_slots,
-            host_cpu_label=labels.get(self.cpu_label),
+            host_cpu_label=facts.labels.get(self.cpu_label),
             slot=slot,
         )
 
-    # --- keeping the sets
-
-    def _changed(
-        self, before: NodeRecord | None, after: NodeRecord | None, *, what: Aspect, now: datetime
+    def _store(
+        self,
+        before: NodeRecord | None,
+        after: NodeRecord,
+        *,
+        what: int,
+        changed: list[str],
+        cpus_changed: bool,
     ) -> NodeChange:
-        """Brings every set up to date and says what changed."""
-        keys, cpu_values_changed = self._move_labels(before, after, now=now)
-        if before is None:
-            what |= Aspect.ADDED
-        if keys:
-            what |= Aspect.LABELS
-            if self.cpu_label in keys:
-                what |= Aspect.HOST_CPU
-        slot = (after or before).slot  # type: ignore[union-attr]
-        what |= self._move_states(before, after, slot=slot)
-        self._move_taints(before, after, slot=slot)
-        if before is None and after is not None:
-            self.all.add(slot)
-            self._ring.add(slot, after.name)
-        elif after is None:
-            self.all.discard(slot)
-            self._ring.discard(slot)
-        for tolerance, closed in self._closed.items():
-            if after is not None and self._is_closed(after, tolerance=tolerance):
-                closed.add(slot)
-            else:
-                closed.discard(slot)
+        self._by_name[after.name] = after
+        self._by_slot[after.slot] = after
+        what |= self._sets.move(before, after, after.slot)
+        return self._change(before, after, what=what, changed=changed, cpus_changed=cpus_changed)
+
+    def _change(
+        self,
+        before: NodeRecord | None,
+        after: NodeRecord | None,
+        *,
+        what: int,
+        changed: list[str],
+        cpus_changed: bool,
+    ) -> NodeChange:
+        if changed:
+            what |= Aspect.LABELS.value
+            if self.cpu_label in changed:
+                what |= Aspect.HOST_CPU.value
         change = NodeChange(
-            what=what,
+            what=Aspect(what),
             before=before,
             after=after,
-            label_keys=frozenset(keys),
-            cpu_values_changed=cpu_values_changed,
+            label_keys=frozenset(changed),
+            cpu_values_changed=cpus_changed,
         )
         if change.matters:
             self.version += 1
         return change
 
+    # --- labels
+
     def _move_labels(
-        self, before: NodeRecord | None, after: NodeRecord | None, *, now: datetime
-    ) -> tuple[list[str], bool]:
-        """Follows the labels; returns the keys that changed, and whether a CPU came or left."""
-        if before is not None and after is not None and (before.label_values is after.label_values):
-            return [], False
-        old = {} if before is None else dict(before.labels)
+        self,
+        before: NodeRecord,
+        keys: tuple[str, ...],
+        values: tuple[str, ...],
+        *,
+        now: datetime,
+    ) -> tuple[tuple[str, ...], list[str], bool]:
+        """Follows the labels of a known node. Returns the values to keep, the keys that changed,
+        and whether a CPU came or left."""
+        old = dict(zip(before.label_keys, before.label_values, strict=True))
+        kept: list[str] = []
         changed: list[str] = []
         cpus_changed = False
-        if after is not None:
-            for key, value in zip(after.label_keys, after.label_values, strict=True):
-                was = old.pop(key, None)
-                if was == value:
-                    continue
-                changed.append(key)
-                if was is not None:
-                    cpus_changed |= self._drop_label(key, was, after.slot, now=now)
-                if self.labels.add(key, value, after.slot) and key == self.cpu_label:
-                    self._left.pop(value, None)
-                    cpus_changed = True
+        for key, value in zip(keys, values, strict=True):
+            was = old.pop(key, None)
+            if was == value:
+                kept.append(was)
+                continue
+            changed.append(key)
+            if was is not None:
+                cpus_changed |= self._drop_label(key, was, before.slot, now=now)
+            shared, first = self.labels.add(key, value, before.slot)
+            kept.append(shared)
+            if first and key == self.cpu_label:
+                self._cpu_came(value)
+                cpus_changed = True
         for key, was in old.items():
             changed.append(key)
-            if before is not None:
-                cpus_changed |= self._drop_label(key, was, before.slot, now=now)
-        if cpus_changed:
-            self._published = None
-        return changed, cpus_changed
+            cpus_changed |= self._drop_label(key, was, before.slot, now=now)
+        return tuple(kept), changed, cpus_changed
+
+    def _cpu_came(self, value: str) -> None:
+        self._published = None
+        self._left.pop(value, None)
 
     def _drop_label(self, key: str, value: str, slot: int, *, now: datetime) -> bool:
         """Takes a label off a node; True when it was the last one of a CPU label's value."""
         if not self.labels.discard(key, value, slot) or key != self.cpu_label:
             return False
+        self._published = None
         if self._hold:
             if len(self._left) >= _MAX_LEFT:
                 self._left.popitem(last=False)
             self._left[value] = now
         return True
-
-    def _move_states(
-        self, before: NodeRecord | None, after: NodeRecord | None, *, slot: int
-    ) -> Aspect:
-        what = Aspect(0)
-        for aspect, nodes, was, now_is in (
-            (
-                Aspect.CORDON,
-                self.cordoned,
-                before and before.unschedulable,
-                after and after.unschedulable,
-            ),
-            (Aspect.DELETING, self.deleting, before and before.deleting, after and after.deleting),
-            (Aspect.READY, self.ready, before and before.ready, after and after.ready),
-            (
-                Aspect.SERVICES,
-                self.services_ready,
-                before and before.services_ready,
-                after and after.services_ready,
-            ),
-            (
-                Aspect.SLOTS,
-                self.without_slots,
-                before and before.network_slots <= 0,
-                after and after.network_slots <= 0,
-            ),
-        ):
-            if bool(was) == bool(now_is):
-                continue
-            what |= aspect
-            if now_is:
-                nodes.add(slot)
-            else:
-                nodes.discard(slot)
-        return what
-
-    def _move_taints(
-        self, before: NodeRecord | None, after: NodeRecord | None, *, slot: int
-    ) -> None:
-        was = () if before is None else before.taints
-        now_are = () if after is None else after.taints
-        if was == now_are:
-            return
-        if was:
-            nodes = self.taint_sets[was]
-            nodes.discard(slot)
-            if not nodes:
-                del self.taint_sets[was]
-        if now_are:
-            self.taint_sets.setdefault(now_are, BitMap()).add(slot)
-
-    def _is_closed(self, node: NodeRecord, *, tolerance: Tolerance) -> bool:
-        """As `closed_to`, for one node."""
-        return (
-            node.deleting
-            or (node.unschedulable and not tolerance.cordon)
-            or PLACEMENT_BLOCK_LABEL in node.label_keys
-            or (bool(node.taints) and not tolerance.all_of(node.taints))
-        )

@@ -111,10 +111,23 @@ def _own_word(message: str, failure: FailureClass) -> bool:
 
 
 def _text(pod: PodFacts, why: str) -> str:
+    """What is kept of a failure: the runner's own words, else Kubernetes', else the class's."""
     end = pod.runner_end
-    words = end.message.strip() if end is not None else ""
+    words = _said(end.message) if end is not None else ""
     words = words or pod.message or pod.reason
-    return (f"{why}: {words}" if words else why)[:MESSAGE_LIMIT]
+    if not words and end is not None:
+        words = f"{why} (exit code {end.exit_code})"
+    return (words or why)[:MESSAGE_LIMIT]
+
+
+def _said(message: str) -> str:
+    """The text of a report: `message` of one in the contract's form, else all of it."""
+    try:
+        report = json.loads(message)
+    except ValueError:
+        return message.strip()
+    told = report.get("message") if isinstance(report, dict) else None
+    return (told if isinstance(told, str) else message).strip()
 
 
 # --- counting attempts

@@ -96,14 +96,20 @@ class Connection:
 
 
 @translated
-async def connect(dsn: str, *, timeout: float, command_timeout: float | None = None) -> Any:
+async def connect(
+    dsn: str, *, purpose: str, timeout: float, command_timeout: float | None = None
+) -> Any:
     """A connection of the driver's own kind; both times in seconds.
 
-    Raises ConfigurationError when the URL cannot be one, UnavailableError, PermissionDeniedError.
+    `purpose` shows in pg_stat_activity, behind the program's name. Raises ConfigurationError when
+    the URL cannot be one, UnavailableError, PermissionDeniedError.
     """
     with readable(dsn):
         return await asyncpg.connect(
-            dsn, timeout=timeout, command_timeout=command_timeout, server_settings=SESSION
+            dsn,
+            timeout=timeout,
+            command_timeout=command_timeout,
+            server_settings={**SESSION, "application_name": f"sandbox-restore {purpose}"},
         )
 
 

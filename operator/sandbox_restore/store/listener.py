@@ -55,6 +55,7 @@ class ChangeListener:
         self._jitter = jitter
         self._task: asyncio.Task[None] | None = None
         self._listening = False
+        self._failures = 0
         self._last_contact: float | None = None
 
     async def __aenter__(self) -> Self:
@@ -82,22 +83,21 @@ class ChangeListener:
         return self._clock() - self._last_contact <= limit
 
     async def _run(self) -> None:
-        failures = 0
         while True:
             try:
                 await self._listen()
             except SandboxRestoreError as error:
-                # A connection that had listened for a while starts the backoff anew.
-                failures = 1 if self._listening else failures + 1
-                self._listening = False
                 if self._on_error is not None:
                     self._on_error(error)
-            ceiling = min(self._backoff_max, self._backoff * 2 ** min(failures - 1, 16))
+            ceiling = min(self._backoff_max, self._backoff * 2 ** min(self._failures, 16))
+            self._failures += 1
             await asyncio.sleep(ceiling * self._jitter())
 
     async def _listen(self) -> None:
         """Listens until the connection is lost; always ends with an exception."""
-        connection = await connect(self._dsn, timeout=self._timeout, command_timeout=self._timeout)
+        connection = await connect(
+            self._dsn, purpose="listener", timeout=self._timeout, command_timeout=self._timeout
+        )
         ended = asyncio.Event()
         try:
             await self._subscribe(connection, ended)
@@ -109,7 +109,11 @@ class ChangeListener:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), self._keepalive)
                 await self._ping(connection)
+                # Not before: a connection that is cut at once, again and again, would be a storm of
+                # gaps, and each of them is a look at everything.
+                self._failures = 0
         finally:
+            self._listening = False
             connection.terminate()
 
     @translated

@@ -62,7 +62,7 @@ async def schema_state(database: Any, *, timeout: float = 5.0) -> SchemaState:
     """
     if not isinstance(database, str):
         return await _read(database)
-    connection = await connect(database, timeout=timeout, command_timeout=timeout)
+    connection = await connect(database, purpose="schema", timeout=timeout, command_timeout=timeout)
     try:
         return await _read(connection)
     finally:
@@ -78,7 +78,7 @@ async def migrate(dsn: str, *, timeout: float = 5.0, notify: Notify | None = Non
     this user may not create. `timeout` is for connecting, in seconds. Raises SchemaError when the
     database is ahead of this program or older than PostgreSQL 15, and what `schema_state` raises.
     """
-    connection = await connect(dsn, timeout=timeout)
+    connection = await connect(dsn, purpose="migrate", timeout=timeout)
     return await _migrate(connection, notify)
 
 

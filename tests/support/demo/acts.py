@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.support.demo.findings import Findings, Sandbox
-from tests.support.demo.narrator import Narrator, keep_first
+from tests.support.demo.narrator import Narrator, cut, keep_first
 from tests.support.demo.scene import Scene
-from tests.support.fleet import HOST_CPU_LABEL, matrix_fleet, real_cpu, sandbox_seeds
-from tests.support.simnode import Entry, Matrix
+from tests.support.fleet import matrix_fleet, real_cpu, sandbox_seeds
+from tests.support.simnode import Entry, Matrix, load_matrix
+from tests.support.simnode.plan import HOST_CPU_LABEL
 from tests.support.testbed import NodeSpec
 
 SANDBOXES = 40
@@ -21,12 +24,31 @@ OPERATOR = {"retry_backoff_base": "200ms", "retry_backoff_max": "1s"}
 
 BEFORE = "before"
 AFTER = "after"
+_MATRIX = load_matrix()
+_SMALL = {"cpu": "4", "memory": "8Gi"}
+"""Nodes so small that kube-scheduler sees each pod on them and spreads the restores."""
 _ROWS_SHOWN = 12
+_SENTENCE = 200
+"""Characters of a condition's message that the story repeats."""
 
 
 def fleet() -> list[NodeSpec]:
-    """Return the nodes of the story: two of each CPU, and two that no label tells of."""
-    return matrix_fleet(nodes_per_cpu=2, unlabelled=2)
+    """Return the nodes of the story: five of each CPU, and two that no label tells of.
+
+    Of these one refuses nearly everything and one nothing, so that both can be seen.
+    """
+    pickiest, *_, most_generous = sorted(_MATRIX.cpus, key=_loaded_by)
+    return matrix_fleet(
+        nodes_per_cpu=5,
+        unlabelled=2,
+        unlabelled_cpus=(pickiest, most_generous),
+        allocatable=_SMALL,
+    )
+
+
+def _loaded_by(cpu: str) -> int:
+    """Return how many CPUs' snapshots a CPU loads."""
+    return sum(_MATRIX.can_load(capture, on=cpu) for capture in _MATRIX.cpus)
 
 
 def show_fleet(nodes: Sequence[NodeSpec], *, matrix: Matrix, narrator: Narrator) -> None:
@@ -83,7 +105,7 @@ async def gate_off(scene: Scene, narrator: Narrator) -> Findings:
     narrator.quote(_words(refusal))
     if len(example.refusals) > 1:
         narrator.say(_again(example))
-    narrator.say(f"The restore ended as {example.reason}: {example.message}")
+    narrator.say(f"The restore ended as {example.reason}: {cut(example.message, _SENTENCE)}")
     return found
 
 
@@ -94,7 +116,8 @@ async def gate_on(scene: Scene, narrator: Narrator) -> Findings:
         "The same operator with two more settings, and fresh sandboxes with the same capture CPUs:"
     )
     narrator.point("SPACE_SANDBOX_RESTORE_HOST_CPU_PLACEMENT_ENABLED=true")
-    narrator.point(f"SPACE_SANDBOX_RESTORE_HOST_CPU_COMPATIBILITY={scene.matrix.compatibility()}")
+    pairs = scene.matrix.compatibility().replace(",", ", ")
+    narrator.point(f"SPACE_SANDBOX_RESTORE_HOST_CPU_COMPATIBILITY={pairs}")
     seeds = sandbox_seeds(SANDBOXES, seed=SEED, namespace=AFTER, prefix="b")
     await scene.add_namespace(AFTER)
     await scene.add_sandboxes(seeds)
@@ -108,6 +131,12 @@ async def gate_on(scene: Scene, narrator: Narrator) -> Findings:
     found.check_gate_on(scene.matrix)
 
     on_labelled = SANDBOXES - found.first_loads()[""]
+    example = next(one for one in found.sandboxes if one.succeeded).loads[0]
+    narrator.gap()
+    narrator.say(
+        f"Each restore pod now carries a requirement. That of {example.pod}, captured on "
+        f"{example.capture_cpu}: {HOST_CPU_LABEL} NotIn [{', '.join(example.excluded)}]."
+    )
     narrator.gap()
     narrator.good(
         f"{on_labelled} restores came to labelled nodes: not one was refused, each came up at the "
@@ -121,6 +150,7 @@ async def gate_on(scene: Scene, narrator: Narrator) -> Findings:
 async def look(scene: Scene, found: Findings, narrator: Narrator) -> None:
     """Show what a user sees."""
     narrator.act("What a user sees")
+    narrator.say("One line for each restore, and everything about one of them:")
     listed = await scene.kubectl("get", "sbr", "-n", AFTER, "-o", "wide")
     narrator.command(
         f"kubectl get sbr -n {AFTER} -o wide", keep_first(listed, lines=_ROWS_SHOWN, of="rows")
@@ -157,11 +187,12 @@ def what_next(narrator: Narrator) -> None:
     """Say what a person may try now."""
     narrator.act("What to try next")
     for text in (
-        "make cluster            leaves such a control plane running and prints its KUBECONFIG; "
-        "make cluster-stop ends it",
-        "python -m tests.support.demo --keep    tells the story and waits with everything running",
-        "make test               every test, on the same real parts",
-        "README.md               how it works, and how to put it into a cluster",
+        "make cluster: leaves such a control plane running and prints its KUBECONFIG; "
+        "make cluster-stop ends it.",
+        f"{sys.executable.replace(str(Path.cwd()) + '/', '')} -m tests.support.demo --keep: tells "
+        "the story and waits with everything running, for kubectl in another terminal.",
+        "make test: every test, on the same real parts.",
+        "README.md: how it works, and how to put it into a cluster.",
     ):
         narrator.point(text)
 
@@ -175,8 +206,8 @@ def _tell_unlabelled(found: Findings, narrator: Narrator) -> None:
     (narrator.bad if refused else narrator.good)(
         f"{came} came to nodes without a label; {refused} of these were refused there."
     )
-    narrator.say(
-        "    That is allowed: a node without a label may have any CPU, and the operator leaves it "
+    narrator.aside(
+        "That is allowed: a node without a label may have any CPU, and the operator leaves it "
         "eligible, so that a fleet whose labels are not there yet goes on working. The node agent "
         "puts the labels on; hostCpuPolicy: Required keeps a restore off unlabelled nodes."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -30,15 +31,17 @@ class Narrator:
         self.console.rule(Text(text, style="bold cyan"), align="left", characters="-")
         self.console.print()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, style: str = "") -> None:
         """Tell something in a sentence or two."""
-        self.console.print(Text(text))
+        self._wrapped(text, style=style)
 
     def point(self, text: str, *, style: str = "") -> None:
         """Tell one of several things."""
-        table = Table.grid(padding=(0, 1))
-        table.add_row(Text("  *", style=style), Text(text, style=style))
-        self.console.print(table)
+        self._wrapped(text, first="  * ", rest="    ", style=style)
+
+    def aside(self, text: str) -> None:
+        """Tell more about the point before."""
+        self._wrapped(text, first="    ", rest="    ")
 
     def good(self, text: str) -> None:
         """Tell something that was checked and is as it should be."""
@@ -51,7 +54,7 @@ class Narrator:
     def failed(self, text: str) -> None:
         """Tell why the story cannot go on."""
         self.console.print()
-        self.console.print(Text(text, style="bold red"))
+        self._wrapped(text, style="bold red")
 
     def doing(self, text: str) -> None:
         """Tell what is being waited for."""
@@ -71,16 +74,28 @@ class Narrator:
         self.console.print()
         self.console.print(Text(f"$ {command}", style="bold"), soft_wrap=True)
         for line in output.rstrip().splitlines():
-            self.console.print(Text(cut(line, self.console.width)), soft_wrap=True)
+            # A log has no width; a terminal that is too narrow would wrap tables beyond reading.
+            shown = cut(line, self.console.width) if self.console.is_terminal else line
+            self.console.print(Text(shown), soft_wrap=True)
 
     def quote(self, text: str) -> None:
         """Show somebody else's words."""
-        table = Table.grid(padding=(0, 1))
-        table.add_row("   ", Text(f'"{text}"', style="italic"))
-        self.console.print(table)
+        self._wrapped(f'"{text}"', first="    ", rest="    ", style="italic")
 
     def gap(self) -> None:
         self.console.print()
+
+    def _wrapped(self, text: str, *, first: str = "", rest: str = "", style: str = "") -> None:
+        """Print a text in lines of at most COLUMNS; a word that is longer has a line of its own."""
+        for line in textwrap.wrap(
+            text,
+            COLUMNS,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            self.console.print(Text(line, style=style), soft_wrap=True)
 
 
 def cut(line: str, width: int) -> str:

@@ -32,7 +32,8 @@ FINISH_SECONDS = 90.0
 """How long the restores of one act may take; they take some seconds."""
 
 _PREFIX = "SPACE_SANDBOX_RESTORE_"
-_LOAD_SECONDS = 0.1
+_LOAD_SECONDS = 2.0
+"""Long enough that a node that refuses is not the emptiest all the time, and attracts every pod."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,15 +54,28 @@ class Scene:
     @contextlib.asynccontextmanager
     async def operator(self, **settings: str) -> AsyncIterator[OperatorProcess]:
         """Run the real operator for a while; settings are named without their common prefix."""
+        async with self.operator_process(**settings) as process:
+            yield process
+
+    def operator_process(
+        self,
+        *,
+        program: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> OperatorProcess:
+        """Prepare the real operator, or a `program` in its place; it is not started yet."""
         self.starts += 1
-        process = OperatorProcess(
+        return OperatorProcess(
             self.plane.kubeconfig,
             self.dsn,
-            env={f"{_PREFIX}{name.upper()}": value for name, value in settings.items()},
+            env={
+                **{f"{_PREFIX}{name.upper()}": value for name, value in settings.items()},
+                **(environment or {}),
+            },
             log_path=self.folder / f"operator-{self.starts}.log",
+            program=program,
         )
-        async with process:
-            yield process
 
     async def add_namespace(self, name: str) -> None:
         """Create a namespace in which pods can be created."""
@@ -83,15 +97,25 @@ class Scene:
 
     async def wake(self, seeds: Sequence[SandboxSeed], **spec: object) -> Findings:
         """Apply a SandboxRestore for each sandbox; return once each has succeeded or failed."""
+        await self.apply(seeds, **spec)
+        return await self.finished(seeds)
+
+    async def apply(self, seeds: Sequence[SandboxSeed], **spec: object) -> None:
+        """Apply a SandboxRestore for each sandbox."""
         manifests = [restore_manifest(seed, **spec) for seed in seeds]
         await self.kubectl("apply", "-f", "-", stdin=as_yaml_stream(manifests))
+
+    async def finished(
+        self, seeds: Sequence[SandboxSeed], *, deadline_s: float = FINISH_SECONDS
+    ) -> Findings:
+        """Return once each restore of the namespace has succeeded or failed."""
         namespace = seeds[0].namespace
         try:
             await until(
                 lambda: all(is_finished(one) for one in self.restores(namespace)),
-                deadline_s=FINISH_SECONDS,
+                deadline_s=deadline_s,
                 what="every restore has succeeded or failed",
-                interval_s=0.3,
+                interval_s=0.5,
             )
         except NotInTimeError as error:
             waiting = [one for one in self.restores(namespace) if not is_finished(one)]
@@ -134,14 +158,14 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def raised(
-    fleet: Sequence[NodeSpec], *, folder: Path, narrator: Narrator
+    fleet: Sequence[NodeSpec], *, folder: Path, narrator: Narrator, audit: bool = False
 ) -> AsyncIterator[Scene]:
     """Start all parts; at the end nothing of them is left."""
     matrix, captures = load_matrix(), CapturesInMemory()
     async with contextlib.AsyncExitStack() as stack:
         narrator.doing("starting etcd, kube-apiserver, scheduler, controller manager")
         # Not in threads: a Ctrl-C meanwhile would lose what is being started.
-        plane = stack.enter_context(ControlPlane.start(ensure_built()))
+        plane = stack.enter_context(ControlPlane.start(ensure_built(), audit=audit))
         narrator.doing("starting Postgres")
         postgres = stack.enter_context(open_postgres())
         dsn = await postgres.create_database("sandbox_restore_demo")

@@ -1,4 +1,4 @@
-"""The plan that a restore runner is given, as the runner reads it out of its pod."""
+"""What a restore pod tells: the plan that its runner is given, and where it may not run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 SANDBOX_LABEL = "space.pplx.net/sandbox"
+HOST_CPU_LABEL = "space.pplx.net/host-cpu"
 RUNNER_CONTAINER = "runner"
 PLAN_ENV = "SANDBOX_RESTORE_PLAN"
 
@@ -55,6 +56,22 @@ def read_plan(pod: Mapping[str, Any]) -> Plan:
     if plan.source == "storage" and not plan.storage_uri:
         raise BadPlanError(f"{PLAN_ENV} has source storage and no storageUri")
     return plan
+
+
+def excluded_cpus(pod: Mapping[str, Any]) -> list[str]:
+    """Return the CPUs that every required node-selector term of the pod excludes by `NotIn`."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    by_term = [
+        {
+            value
+            for one in term.get("matchExpressions") or ()
+            if (one["key"], one["operator"]) == (HOST_CPU_LABEL, "NotIn")
+            for value in one["values"]
+        }
+        for term in required.get("nodeSelectorTerms") or ()
+    ]
+    return sorted(set.intersection(*by_term)) if by_term else []
 
 
 def _plan_text(pod: Mapping[str, Any]) -> str:

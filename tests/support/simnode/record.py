@@ -62,6 +62,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """The CPU that the node really has."""
     node_label: str = ""
     """The node's host-CPU label at that moment; empty when it has none."""
+    excluded: list[str] = []
+    """CPUs that the pod's own required terms keep it off, on load and refusal."""
     capture_cpu: str = ""
     ancestors: list[str] = []
     code: str = ""

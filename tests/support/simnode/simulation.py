@@ -16,14 +16,12 @@ from tests.support.simnode.client import ABSENCE, ApiAnswerError, Client, Object
 from tests.support.simnode.controls import REAL_CPU_ANNOTATION, Controls, Stage, Which
 from tests.support.simnode.load import RunnerStyle
 from tests.support.simnode.matrix import Matrix
-from tests.support.simnode.plan import SANDBOX_LABEL
+from tests.support.simnode.plan import HOST_CPU_LABEL, SANDBOX_LABEL
 from tests.support.simnode.record import Entry, Event, Record
 from tests.support.simnode.status import ContainerEnd
 from tests.support.simnode.worker import MACHINE_LOST, Ground, PodWorker, SimulatedNode
 
 log = logging.getLogger("simnode")
-
-HOST_CPU_LABEL = "space.pplx.net/host-cpu"
 
 _NODES = "/api/v1/nodes"
 _PODS = "/api/v1/pods"

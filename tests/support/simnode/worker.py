@@ -16,7 +16,7 @@ from tests.support.simnode.client import ABSENCE, ApiAnswerError, Client, Object
 from tests.support.simnode.controls import Controls, Stage
 from tests.support.simnode.load import Loaded, Refused, RunnerStyle, load
 from tests.support.simnode.matrix import Matrix
-from tests.support.simnode.plan import SANDBOX_LABEL, Plan
+from tests.support.simnode.plan import SANDBOX_LABEL, Plan, excluded_cpus
 from tests.support.simnode.record import Entry, Event, Record
 from tests.support.simnode.status import ContainerEnd
 
@@ -168,7 +168,7 @@ class PodWorker:
             local=self._local,
             failure=self._ground.controls.failure(self.pod),
         )
-        facts = _facts(result.plan, result.capture)
+        facts = _facts(result.plan, result.capture) | {"excluded": excluded_cpus(self.pod)}
         if isinstance(result, Loaded):
             self._note(Event.VM_STARTED, **facts)
             return None

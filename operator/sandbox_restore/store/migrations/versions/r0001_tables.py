@@ -215,7 +215,6 @@ CREATE INDEX execution_unreleased ON sandbox_restore.execution (sandbox_id)
 CREATE INDEX execution_released_retired ON sandbox_restore.execution (retired_at)
     WHERE state = 'retired' AND released_at IS NOT NULL;
 CREATE INDEX sandbox_by_state ON sandbox_restore.sandbox (state);
-CREATE INDEX sandbox_restoring ON sandbox_restore.sandbox (id) WHERE state = 'restoring';
 CREATE INDEX sandbox_by_pin
     ON sandbox_restore.sandbox (pinned_node) WHERE pinned_node IS NOT NULL;
 -- Stranded rows are among those that a failed restore left pinned (section 10).

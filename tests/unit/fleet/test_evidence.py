@@ -1,0 +1,116 @@
+"""Section 6: the evidence ladder."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from sandbox_restore.fleet.evidence import Evidence, capture_evidence
+from sandbox_restore.model.sandbox import Snapshot
+from tests.unit.fleet.nodes import AMD, INTEL_A, INTEL_B, NOW, fleet, node
+
+SECOND = timedelta(seconds=1)
+
+
+def snapshot(**parts: object) -> Snapshot:
+    return Snapshot(
+        **{
+            "id": "snap",
+            "sandbox_id": "sb",
+            "captured_at": NOW,
+            "uploaded_by": "n1",
+            **parts,
+        }  # type: ignore[arg-type]
+    )
+
+
+def test_a_recorded_cpu_wins_over_the_label() -> None:
+    found = capture_evidence(snapshot(host_cpu=INTEL_A), fleet=fleet(node("n1", AMD)))
+    assert (found.kind, found.cpu, found.node) == (Evidence.RECORDED, INTEL_A, None)
+    assert found.notes == ()
+
+
+def test_restore_requirement_falls_back_to_the_capturing_nodes_label() -> None:
+    found = capture_evidence(snapshot(), fleet=fleet(node("n1", AMD)))
+    assert (found.kind, found.cpu, found.node) == (Evidence.UPLOADER_LABEL, AMD, "n1")
+
+
+@pytest.mark.parametrize("recorded", ["Intel-6-106-6", "unknown", "", "vendorunknown-0-0"])
+def test_an_unusable_recorded_cpu_counts_as_not_recorded_and_says_so(recorded: str) -> None:
+    found = capture_evidence(snapshot(host_cpu=recorded), fleet=fleet(node("n1", AMD)))
+    assert (found.kind, found.cpu) == (Evidence.UPLOADER_LABEL, AMD)
+    assert repr(recorded) in found.notes[0]
+    assert "not recorded" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("created", "counts"),
+    [
+        (NOW - timedelta(days=1), True),
+        (NOW - SECOND, True),
+        (NOW - SECOND + timedelta(microseconds=1), False),
+        (NOW, False),
+        (NOW + SECOND, False),
+    ],
+)
+def test_the_uploading_node_must_be_a_second_older(created: datetime, counts: bool) -> None:
+    found = capture_evidence(snapshot(), fleet=fleet(node("n1", AMD, created=created)))
+    assert (found.kind is Evidence.UPLOADER_LABEL) is counts
+    assert bool(found.notes) is not counts
+
+
+def test_a_capture_time_within_the_second_counts_from_the_whole_second() -> None:
+    at = NOW + timedelta(milliseconds=999)
+    found = capture_evidence(snapshot(captured_at=at), fleet=fleet(node("n1", AMD, created=NOW)))
+    assert found.kind is Evidence.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (node("n2", AMD), "not in the fleet"),
+        (node("n1"), "no usable host-CPU label"),
+        (node("n1", "AMD-25"), "no usable host-CPU label"),
+        (node("n1", "unknown"), "no usable host-CPU label"),
+    ],
+)
+def test_without_a_usable_label_the_capture_cpu_is_unknown(facts: object, says: str) -> None:
+    found = capture_evidence(snapshot(), fleet=fleet(facts))  # type: ignore[arg-type]
+    assert (found.kind, found.cpu) == (Evidence.UNKNOWN, None)
+    assert says in found.notes[-1]
+
+
+def test_without_a_capture_time_the_label_proves_nothing() -> None:
+    found = capture_evidence(snapshot(captured_at=None), fleet=fleet(node("n1", AMD)))
+    assert found.kind is Evidence.UNKNOWN
+
+
+def test_history_is_asked_after_the_label_and_for_the_capture_time() -> None:
+    asked: list[tuple[str, datetime]] = []
+
+    def history(name: str, when: datetime) -> str | None:
+        asked.append((name, when))
+        return INTEL_B
+
+    live = capture_evidence(snapshot(), fleet=fleet(node("n1", AMD)), history=history)
+    assert live.kind is Evidence.UPLOADER_LABEL
+    assert asked == []
+    replaced = fleet(node("n1", AMD, created=NOW + SECOND))
+    found = capture_evidence(snapshot(), fleet=replaced, history=history)
+    assert (found.kind, found.cpu) == (Evidence.UPLOADER_HISTORY, INTEL_B)
+    assert asked == [("n1", NOW)]
+
+
+@pytest.mark.parametrize("answer", [None, "unknown", "Intel-6"])
+def test_an_unusable_history_is_no_evidence(answer: str | None) -> None:
+    found = capture_evidence(snapshot(), fleet=fleet(), history=lambda _n, _t: answer)
+    assert found.kind is Evidence.UNKNOWN
+
+
+def test_ancestors_are_kept_once_and_unusable_ones_are_told() -> None:
+    found = capture_evidence(
+        snapshot(host_cpu=INTEL_A, ancestor_cpus=(INTEL_B, "none", INTEL_B)), fleet=fleet()
+    )
+    assert found.ancestors == (INTEL_B,)
+    assert "'none'" in found.notes[0]
