@@ -40,6 +40,9 @@ from sandbox_restore.kube.objects import RESTORES, KubeObjects
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model import names
 from sandbox_restore.model.crd import absent_fields
+from sandbox_restore.model.node import NodeFacts
+from sandbox_restore.model.pod import PodFacts
+from sandbox_restore.model.restore import Restore
 from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.intake import Intake
@@ -194,8 +197,8 @@ class _Operator:
             renew_interval=settings.lease_renew_interval.total_seconds(),
             monotonic=time.monotonic,
         )
-        self.health.phase, self.health.lease_held = "standby", lambda: lease.held
-        if not await self._until_stopped(lease.acquire()):
+        self.health.lease_held = lambda: lease.held
+        if not await self._until_stopped(lease.acquire(on_wait=self._stand_by)):
             return
         stack.push_async_callback(lease.give_back)
         holding = asyncio.create_task(lease.hold(), name="lease")
@@ -274,9 +277,7 @@ class _Operator:
     async def _warm(self) -> None:
         """Index, pods and restores from our own chunked lists, before the first decision."""
         began = time.monotonic()
-        nodes, pods, restores = await asyncio.gather(
-            self.kube.nodes(), self.kube.pods(), self.kube.restores()
-        )
+        nodes, pods, restores = await self._first_lists()
         self.state.replace_nodes(nodes, utc_now())
         self.state.replace_pods(pods)
         self.state.replace_restores(restores)
@@ -288,6 +289,19 @@ class _Operator:
             restores=len(restores),
             seconds=round(time.monotonic() - began, 3),
         )
+
+    async def _first_lists(self) -> tuple[list[NodeFacts], list[PodFacts], list[Restore]]:
+        while True:
+            try:
+                return await asyncio.gather(
+                    self.kube.nodes(), self.kube.pods(), self.kube.restores()
+                )
+            except UnavailableError as error:
+                log.warning("index_not_warm", problem=str(error))
+                await asyncio.sleep(1.0)
+
+    def _stand_by(self) -> None:
+        self.health.phase = "standby"
 
     @asynccontextmanager
     async def _workers(self) -> AsyncIterator[None]:

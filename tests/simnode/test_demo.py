@@ -141,17 +141,23 @@ def test_the_story_is_plain_text_in_a_log(capsys: pytest.CaptureFixture[str]) ->
     narrator.title("Title")
     narrator.act("Act")
     narrator.say("word " * 60)
-    narrator.good("good")
+    narrator.good("good " * 60)
     narrator.table(("a", "b"), [("1", "[red]2")])
-    narrator.command("kubectl get sbr", "x" * 150)
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert "[red]2" in printed
     assert max(len(line) for line in printed.splitlines()) <= COLUMNS
 
 
-def test_a_wide_terminal_is_used() -> None:
-    narrator = Narrator(Console(width=160))
+def literal(*, width: int, terminal: bool) -> str:
+    """Return what becomes of a line of 150 characters that a command printed."""
+    narrator = Narrator(Console(width=width, force_terminal=terminal, no_color=True))
     with narrator.console.capture() as captured:
         narrator.command("kubectl get sbr", "x" * 150)
-    assert "x" * 150 in captured.get()
+    return captured.get()
+
+
+def test_a_long_line_of_a_command_is_cut_only_where_it_would_be_wrapped() -> None:
+    assert "x" * 98 + " …" in literal(width=100, terminal=True)
+    assert "x" * 150 in literal(width=160, terminal=True)
+    assert "x" * 150 in literal(width=100, terminal=False)

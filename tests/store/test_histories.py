@@ -48,6 +48,8 @@ class History:
         self.store = store
         self.id = f"history-{next(NUMBER)}"
         self.attempts = 0
+        self.pods = 0
+        self.uploads = 0
 
     def name(self, kind: str, n: int) -> str:
         return f"{self.id}-{kind}-{n}"
@@ -64,14 +66,17 @@ class History:
             await self.operator(what, n, second)
 
     async def platform(self, what: str, n: int, second: int) -> None:
-        node, pod = f"node-{n}", self.name("pod", n)
-        snapshot = self.name("snapshot", n)
+        """`n` 0 is a report that comes again; any other is news where there can be some."""
+        node, snapshot = f"node-{n}", await self.snapshot(n)
+        pod: str
         match what:
             case "command":
                 await self.report("sandbox_command", command_at=at(second))
             case "access":
                 await self.report("sandbox_access", access_at=at(second))
             case "start":
+                self.pods += n > 0
+                pod = self.name("pod", self.pods)
                 await self.report(
                     "execution_started",
                     node_name=node,
@@ -79,19 +84,20 @@ class History:
                     pod_uid=pod,
                     started_at=at(second),
                 )
-            case "suspend" | "suspend-active":
-                if what == "suspend-active":
-                    active = (await self.view()).active
-                    pod = (active and active.pod_uid) or pod
+            case "suspend":
+                newest = (await self.view()).newest
+                former = self.name("pod", max(0, self.pods - 1))
+                pod = (newest.pod_uid if n and newest is not None else None) or former
                 await self.report(
                     "sandbox_suspended", node_name=node, pod_uid=pod, suspended_at=at(second)
                 )
             case "upload":
+                self.uploads += n > 0
                 await self.report(
                     "snapshot_started",
-                    snapshot_id=snapshot,
-                    kind="diff" if n == 2 else "full",
-                    captured_at=at(second),
+                    snapshot_id=self.name("snapshot", self.uploads),
+                    kind="diff" if self.uploads % 3 == 2 else "full",
+                    captured_at=at(2 * second),
                     host_cpu=CPUS[second % 3],
                 )
             case "stored":
@@ -116,7 +122,7 @@ class History:
                         restore_name="wake",
                         attempt=self.attempts,
                         source=Source.LOCAL if local else Source.STORAGE,
-                        snapshot_id=self.name("snapshot", n),
+                        snapshot_id=await self.snapshot(n),
                         pod_name=f"wake-{self.attempts}",
                         target_node=row.pinned_node if local else None,
                         gate=True,
@@ -151,6 +157,11 @@ class History:
                 case "give-up":
                     await locked.clear_marker()
 
+    async def snapshot(self, n: int) -> str:
+        """One that there is, those that are not ready first, or one that there is not."""
+        known = sorted((await self.view()).snapshots, key=lambda s: s.state is SnapshotState.READY)
+        return known[n % len(known)].id if known else self.name("snapshot", 0)
+
     async def release(self, second: int) -> None:
         newest = (await self.view()).newest
         if newest is not None and newest.pod_uid is not None:
@@ -169,7 +180,6 @@ PLATFORM = (
     "access",
     "start",
     "suspend",
-    "suspend-active",
     "upload",
     "stored",
     "upload-failed",
@@ -177,7 +187,14 @@ PLATFORM = (
 )
 OPERATOR = ("begin", "redirect", "load", "lose", "fail", "fail-row", "give-up")
 STEPS = st.tuples(
-    st.sampled_from((*PLATFORM, *OPERATOR, "begin", "load", "release")),
+    st.sampled_from(
+        (
+            *PLATFORM,
+            *OPERATOR,
+            *3 * ("start", "begin", "load", "suspend", "upload", "stored"),
+            "release",
+        )
+    ),
     st.integers(0, 2),
     st.integers(0, 50),
 )
@@ -193,6 +210,8 @@ STEPS = st.tuples(
 async def test_no_history_breaks_a_rule(db: Database, store: Store, steps: list[Step]) -> None:
     history = History(db, store)
     await history.report("sandbox_created", namespace=NAMESPACE)
+    await history.step("upload", 1, 0)
+    await history.step("stored", 0, 0)
     before = await history.view()
     for step in steps:
         try:
@@ -288,9 +307,9 @@ def check_marker(step: Step, before: SandboxView, after: SandboxView) -> None:
         and any(stored(s, newest.suspended_at) for s in after.snapshots)
     )
     had, has = before.sandbox.local_artifact_marker, after.sandbox.local_artifact_marker
-    if what in ("stored", "suspend", "suspend-active") and safe:
+    if what in ("stored", "suspend") and safe:
         assert not has
     if had and not has:
         assert safe or what in ("node-lost", "give-up")
     if has and not had:
-        assert what in ("start", "load", "suspend", "suspend-active")
+        assert what in ("start", "load", "suspend")

@@ -15,6 +15,9 @@ from sandbox_restore.model.sandbox import Snapshot
 NODE_OLDER_THAN_CAPTURE: Final = timedelta(seconds=1)
 """`creationTimestamp` has whole seconds: of the same second, the node may be the younger one."""
 
+_SHOWN: Final = 64
+"""Characters of an unusable value that are quoted."""
+
 History = Callable[[str, datetime], str | None]
 """The CPU label that a node name carried at a time, from the operator's own records, or None."""
 
@@ -57,7 +60,7 @@ def capture_evidence(
         )
     if snapshot.host_cpu is not None:
         notes.append(
-            f"recorded host CPU {snapshot.host_cpu!r} counts as not recorded:"
+            f"recorded host CPU {snapshot.host_cpu[:_SHOWN]!r} counts as not recorded:"
             f" {cpus.why_unusable(snapshot.host_cpu)}"
         )
     kind = Evidence.UPLOADER_LABEL
@@ -83,7 +86,7 @@ def _ancestors(snapshot: Snapshot, *, notes: list[str]) -> tuple[str, ...]:
         usable = cpus.recorded_cpu(value)
         if usable is None:
             notes.append(
-                f"recorded ancestor CPU {value!r} counts as not recorded:"
+                f"recorded ancestor CPU {value[:_SHOWN]!r} counts as not recorded:"
                 f" {cpus.why_unusable(value)}"
             )
         else:

@@ -58,7 +58,7 @@ class Lease:
         """Held and renewed within its duration."""
         return self.renewed_at is not None and self._monotonic() - self.renewed_at < self._duration
 
-    async def acquire(self) -> None:
+    async def acquire(self, *, on_wait: Callable[[], None]) -> None:
         """Waits until the Lease is ours; raises what waiting cannot mend (rights, namespace)."""
         while True:
             try:
@@ -66,6 +66,7 @@ class Lease:
                     self.held_since = self._monotonic()
                     log.info("lease_acquired", lease=self._name, holder=self.holder)
                     return
+                on_wait()
             except (ConflictError, UnavailableError) as error:
                 log.warning("lease_not_acquired", lease=self._name, problem=str(error))
             await asyncio.sleep(min(self._interval, 1.0))

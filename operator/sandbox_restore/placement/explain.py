@@ -1,4 +1,4 @@
-"""Says what a placement decision found, first as counts and then in words (sections 8 and 16).
+"""Says in words what a placement decision found (sections 8 and 16).
 
 One place makes the text for the condition message, the Event, the log line and the command line.
 """
@@ -6,30 +6,33 @@ One place makes the text for the condition message, the Event, the log line and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from pyroaring import BitMap
-
-from sandbox_restore.fleet.index import FleetIndex
-from sandbox_restore.fleet.record import NodeRecord
-from sandbox_restore.model.restore import FilterCount, PlacementStatus
-from sandbox_restore.placement.decision import (
-    Outcome,
-    PlacementDecision,
-    PlacementRequest,
-    Reason,
-    slots_of,
-)
+from sandbox_restore.fleet.compatibility import SETTING
+from sandbox_restore.fleet.evidence import Evidence
+from sandbox_restore.model.names import PLACEMENT_BLOCK_LABEL
+from sandbox_restore.model.restore import FilterCount, HostCpuPolicy, PlacementStatus
+from sandbox_restore.placement.counts import Explanation, Nearest, Removed, explanation
+from sandbox_restore.placement.decision import Outcome, PlacementDecision, Reason
 from sandbox_restore.placement.gate import Gate
-from sandbox_restore.placement.match import Tolerations
-from sandbox_restore.placement.reachable import Demand, Filter, blocking_filters, removed
+from sandbox_restore.placement.reachable import Filter
 
-MAX_NAMES: Final = 10
-"""Nodes named for each filter; the rest is only counted."""
+__all__ = [
+    "WORDS",
+    "Explanation",
+    "Nearest",
+    "Removed",
+    "blocked_loaders",
+    "event_reason",
+    "explanation",
+    "log_fields",
+    "message",
+    "named",
+    "nearest_change",
+    "placement_status",
+]
+
 _NAMES_IN_TEXT: Final = 3
-_LOOKED_AT: Final = 200
-"""Nodes with a loader that are looked at one by one for the nearest change."""
 
 WORDS: Final[dict[Filter, str]] = {
     Filter.NODE_SELECTOR: "not matching the node selector",
@@ -42,158 +45,18 @@ WORDS: Final[dict[Filter, str]] = {
     Filter.COHORT: "other cohort",
 }
 
-_EFFORT: Final = (
-    Filter.CORDONED,
-    Filter.PLACEMENT_BLOCK,
-    Filter.TAINTED,
-    Filter.COHORT,
-    Filter.NODE_SELECTOR,
-    Filter.NODE_AFFINITY,
-    Filter.NODE_GROUP,
-)
-"""What a person can undo, the easiest first. A node being deleted cannot be had back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """What one filter of section 7 removed from what the filters before it left."""
-
-    filter: Filter
-    nodes: int
-    loaders: int = 0
-    """Of them, nodes whose label is a loader."""
-    loader_names: tuple[str, ...] = ()
-    """Up to ten of those, sorted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
-    """The smallest change by a person that would give the restore a node with a loader."""
-
-    filters: tuple[Filter, ...]
-    """The rules that keep the pod off these nodes, and no other rule does."""
-    nodes: int
-    names: tuple[str, ...]
-    taints: tuple[str, ...] = ()
-    """The taints not tolerated, as `key=value:effect`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """The numbers behind a decision."""
-
-    nodes: int
-    reachable: int
-    removed: tuple[Removed, ...]
-    loader_nodes: int = 0
-    """Nodes of the fleet whose label is a loader."""
-    reachable_loaders: int = 0
-    """Of them, those that can be reached and have not refused the snapshot."""
-    refused_loaders: int = 0
-    """Reachable nodes with a loader that have refused the snapshot (section 11)."""
-    without_slots: int = 0
-    """Reachable loaders that offer no network slot now: reported, never judged (section 7)."""
-    unlabelled: int = 0
-    """Reachable nodes without a usable host-CPU label."""
-    nearest: Nearest | None = None
-    """Only where no loader is reachable."""
-
-
-def explanation(
-    decision: PlacementDecision, request: PlacementRequest, fleet: FleetIndex
-) -> Explanation:
-    """Section 8: how many nodes each filter of section 7 removed, and which had a loader.
-
-    To be asked in the same step as `decide`, while the index is the same. With the gate off the
-    CPU is left out, as everywhere.
-    """
-    gaps = removed(request.demand, fleet) if fleet.warm else []
-    reachable = fleet.all
-    for _, nodes in gaps:
-        reachable = reachable - nodes
-    if decision.evidence is None:
-        return Explanation(
-            nodes=len(fleet),
-            reachable=len(reachable),
-            removed=tuple(Removed(filter=rule, nodes=len(nodes)) for rule, nodes in gaps),
-        )
-    loaders = fleet.labels.one_of(fleet.cpu_label, decision.loaders)
-    refused = slots_of(request.refused, fleet)
-    able = reachable & loaders
-    labelled = fleet.labels.one_of(fleet.cpu_label, decision.published)
-    return Explanation(
-        nodes=len(fleet),
-        reachable=len(reachable),
-        removed=tuple(_removed(rule, nodes, loaders, fleet) for rule, nodes in gaps),
-        loader_nodes=len(loaders),
-        reachable_loaders=len(able - refused),
-        refused_loaders=able.intersection_cardinality(refused),
-        without_slots=(able - refused).intersection_cardinality(fleet.without_slots),
-        unlabelled=reachable.difference_cardinality(labelled),
-        nearest=None if able - refused else _nearest(request.demand, fleet, loaders - refused),
-    )
-
-
-def _removed(rule: Filter, nodes: BitMap, loaders: BitMap, fleet: FleetIndex) -> Removed:
-    lost = nodes & loaders
-    return Removed(
-        filter=rule,
-        nodes=len(nodes),
-        loaders=len(lost),
-        loader_names=fleet.names(lost, limit=MAX_NAMES),
-    )
-
-
-def _nearest(demand: Demand, fleet: FleetIndex, loaders: BitMap) -> Nearest | None:
-    """The nodes with a loader that the fewest and easiest rules keep the pod off.
-
-    Looks at no more than some hundred nodes, so that a large fleet costs no more.
-    """
-    groups: dict[tuple[Filter, ...], list[NodeRecord]] = {}
-    for slot in loaders[:_LOOKED_AT]:
-        node = fleet.at(slot)
-        held = blocking_filters(demand, node)
-        if held and Filter.DELETING not in held:
-            groups.setdefault(held, []).append(node)
-    if not groups:
-        return None
-    best = min(groups, key=lambda held: (len(held), [_EFFORT.index(rule) for rule in held]))
-    nodes = groups[best]
-    taints: tuple[str, ...] = ()
-    if Filter.TAINTED in best:
-        taints = _taints_in_the_way(nodes, demand.requirements.tolerations)
-    return Nearest(
-        filters=best,
-        nodes=len(nodes),
-        names=tuple(sorted(node.name for node in nodes))[:MAX_NAMES],
-        taints=taints,
-    )
-
-
-def _taints_in_the_way(nodes: Sequence[NodeRecord], tolerations: Tolerations) -> tuple[str, ...]:
-    found = {
-        f"{taint.key}={taint.value}:{taint.effect}"
-        if taint.value
-        else f"{taint.key}:{taint.effect}"
-        for node in nodes
-        for taint in node.taints
-        if not tolerations.all_of((taint,))
-    }
-    return tuple(sorted(found))[:_NAMES_IN_TEXT]
-
-
-# --- words
-
 
 def message(decision: PlacementDecision, explained: Explanation) -> str:
     """The decision in one or more sentences, for a condition, an Event or a terminal."""
     if decision.evidence is None:
         return _without_evidence(decision, explained)
-    sentences = [_policy(decision)]
+    sentences = ["With the gate on:"] if decision.gate is Gate.OBSERVE else []
+    if decision.reason is Reason.POLICY_IGNORE:
+        sentences.append("hostCpuPolicy Ignore: not constrained, whatever the CPU.")
     if decision.capture_cpu is None:
         sentences.append(_unknown(decision))
     else:
-        sentences.append(_numbers(decision, explained))
+        sentences += [_numbers(decision, explained), _source(decision)]
         sentences.append(_what_follows(decision, explained))
     sentences += [f"{note[:1].upper()}{note[1:]}." for note in decision.evidence.notes]
     return " ".join(sentence for sentence in sentences if sentence)
@@ -208,40 +71,34 @@ def _without_evidence(decision: PlacementDecision, explained: Explanation) -> st
         )
         return f"The list of nodes is not complete yet; {rest}"
     text = "Placement by host CPU is off for this restore."
-    if decision.policy != "Auto":
+    if decision.policy is not HostCpuPolicy.AUTO:
         text += f" hostCpuPolicy {decision.policy} has no effect."
-    if decision.reachable or explained.removed:
-        text += f" {explained.reachable} of {_count(explained.nodes, 'node')} are reachable"
+    if explained.removed:
+        text += f" {explained.reachable} of {explained.nodes} nodes are reachable"
         text += f"{_gaps(explained)}."
     return text
 
 
-def _policy(decision: PlacementDecision) -> str:
-    if decision.reason is Reason.POLICY_IGNORE:
-        return "hostCpuPolicy Ignore: not constrained, whatever the CPU."
-    return ""
-
-
 def _unknown(decision: PlacementDecision) -> str:
-    rest = (
-        "hostCpuPolicy Required waits until it is known."
-        if decision.held
-        else "the pod is placed without regard to the host CPU."
-    )
-    return f"The CPU on which the snapshot was captured is not known; {rest}"
+    text = "The CPU on which the snapshot was captured is not known"
+    if decision.reason is Reason.POLICY_IGNORE:
+        return f"{text}."
+    if decision.held:
+        return f"{text}; hostCpuPolicy Required waits until it is."
+    return f"{text}; the pod is placed without regard to the host CPU."
 
 
 def _numbers(decision: PlacementDecision, explained: Explanation) -> str:
     """Section 8: the numbers, in the words of the API's example."""
-    lineage = decision.evidence.ancestors if decision.evidence is not None else ()
+    lineage = () if decision.evidence is None else decision.evidence.ancestors
     after = f" (restored before on {', '.join(lineage)})" if lineage else ""
-    text = (
-        f"{len(decision.loaders)} of {_count(len(decision.published), 'published CPU')} can load"
+    have = "have it" if len(decision.loaders) == 1 else "have one"
+    return (
+        f"{len(decision.loaders)} of {len(decision.published)} published CPUs can load"
         f" {decision.capture_cpu}{after};"
-        f" {explained.reachable_loaders} of {_count(explained.reachable, 'reachable node')}"
-        f" {'have one' if len(decision.loaders) != 1 else 'have it'}"
+        f" {explained.reachable_loaders} of {explained.reachable} reachable nodes {have}"
+        f"{_gaps(explained)}."
     )
-    return f"{text}{_gaps(explained)}."
 
 
 def _gaps(explained: Explanation) -> str:
@@ -251,62 +108,94 @@ def _gaps(explained: Explanation) -> str:
     return f"; removed: {', '.join(gaps)}" if gaps else ""
 
 
+def _source(decision: PlacementDecision) -> str:
+    """Section 6: how the capture CPU is known, where the snapshot does not record it."""
+    evidence = decision.evidence
+    if evidence is None or evidence.node is None:
+        return ""
+    if evidence.kind is Evidence.UPLOADER_LABEL:
+        return f"The capture CPU is the label of uploading node {evidence.node}."
+    return f"The capture CPU is what uploading node {evidence.node} carried at capture time."
+
+
 def _what_follows(decision: PlacementDecision, explained: Explanation) -> str:
     """What is done about it, and what a person could do."""
     match decision.reason:
         case Reason.LOADER_REACHABLE if explained.without_slots == explained.reachable_loaders:
             return "None of them offers a network slot now: the pod waits until one does."
+        case Reason.LOADER_REACHABLE if explained.unlabelled and not _is_in(decision):
+            return (
+                f"{_count(explained.unlabelled, 'reachable node')} without a usable host-CPU label"
+                " may take it too."
+            )
         case Reason.NOTHING_EXCLUDED:
             return "Nothing is excluded."
         case Reason.PLACEMENT_HELD:
             return f"hostCpuPolicy Required waits for one. {nearest_change(decision, explained)}"
         case Reason.NO_REACHABLE_LOADER:
             return (
-                f"The pod is placed without regard to the host CPU and may fail to load there."
+                "The pod is placed without regard to the host CPU and may fail to load there."
                 f" {nearest_change(decision, explained)}"
             )
     return ""
 
 
+def _is_in(decision: PlacementDecision) -> bool:
+    return decision.term is not None and decision.term.operator == "In"
+
+
 def nearest_change(decision: PlacementDecision, explained: Explanation) -> str:
     """The CPU that is needed, and the nearest thing that a person could change."""
-    needed = " or ".join(decision.known_loaders) or str(decision.capture_cpu)
-    nearest = explained.nearest
-    if nearest is None:
-        if explained.refused_loaders:
-            return (
-                f"Needed: a node with {needed}. Every one that can be reached has refused this"
-                " capture: compare their firmware and microcode."
-            )
-        if explained.loader_nodes:
-            return f"Needed: a node with {needed}. Those there are are being deleted; add one."
+    needed = " or ".join(decision.known_loaders)
+    if not needed:
         return (
-            f"Needed: a node with {needed}. There is none in the fleet: add one, or list a CPU"
-            " that can load it in SPACE_SANDBOX_RESTORE_HOST_CPU_COMPATIBILITY."
+            "No CPU is known to load it: none can load its capture CPU and all of its ancestors'."
+            f" A pair in {SETTING} could name one."
         )
-    who = named(nearest.names, nearest.nodes)
-    held = " and ".join(_held_by(rule, nearest) for rule in nearest.filters)
-    return f"Needed: a node with {needed}. Nearest: {who} {held}."
+    needed = f"Needed: a node with {needed}."
+    nearest = explained.nearest
+    if nearest is not None:
+        who = named(nearest.names, nearest.nodes)
+        held = " and ".join(_to_change(rule, nearest) for rule in nearest.filters)
+        return f"{needed} Nearest: {who} {held}."
+    if explained.refused_loaders:
+        return (
+            f"{needed} Every one that can be reached has refused this capture: compare their"
+            " firmware and microcode."
+        )
+    if explained.loader_nodes:
+        return f"{needed} All that there are are being deleted: add one."
+    return (
+        f"{needed} There is none in the fleet: add one, or list another CPU that can load it in"
+        f" {SETTING}."
+    )
 
 
-def _held_by(rule: Filter, nearest: Nearest) -> str:
-    one = nearest.nodes == 1
-    is_, has = ("is", "has") if one else ("are", "have")
+def _to_change(rule: Filter, nearest: Nearest) -> str:
+    """What keeps the pod off these nodes, with what a person would look for."""
+    text = _held_by(rule, nearest.nodes)
     match rule:
         case Filter.CORDONED:
-            return f"{is_} cordoned (kubectl uncordon)"
+            return f"{text} (kubectl uncordon)"
         case Filter.TAINTED:
-            return f"{has} a taint that the pod does not tolerate ({', '.join(nearest.taints)})"
+            return f"{text} with what the pod does not tolerate ({', '.join(nearest.taints)})"
         case Filter.PLACEMENT_BLOCK:
-            return f"{is_} under a placement block (label space.pplx.net/placement-block)"
+            return f"{text} (label {PLACEMENT_BLOCK_LABEL})"
+    return text
+
+
+def _held_by(rule: Filter, nodes: int) -> str:
+    """What holds for one or several nodes that the rule removes."""
+    is_, do = ("is", "does") if nodes == 1 else ("are", "do")
+    match rule:
+        case Filter.NODE_SELECTOR:
+            return f"{do} not match the pod's node selector"
+        case Filter.NODE_AFFINITY:
+            return f"{do} not match the pod template's node affinity"
         case Filter.NODE_GROUP:
             return f"{is_} in another node group than the sandbox"
         case Filter.COHORT:
             return f"{is_} not in the target cohort"
-        case Filter.NODE_SELECTOR:
-            return f"{'does' if one else 'do'} not match the pod's node selector"
-        case Filter.NODE_AFFINITY:
-            return f"{'does' if one else 'do'} not match the pod template's node affinity"
     return f"{is_} {WORDS[rule]}"
 
 
@@ -321,18 +210,12 @@ def named(names: Sequence[str], total: int) -> str:
 def blocked_loaders(explained: Explanation) -> tuple[str, ...]:
     """One line for each filter that removed nodes with a loader:
     `3 nodes with a loader are cordoned: a, b and c`."""
-    lines = []
-    for gap in explained.removed:
-        if gap.loaders:
-            verb = "" if gap.filter in (Filter.NODE_SELECTOR, Filter.NODE_AFFINITY) else "are "
-            words = WORDS[gap.filter]
-            if gap.filter in (Filter.NODE_GROUP, Filter.COHORT):
-                words = f"of an{words}" if words.startswith("other") else words
-            lines.append(
-                f"{_count(gap.loaders, 'node')} with a loader {verb}{words}:"
-                f" {named(gap.loader_names, gap.loaders)}"
-            )
-    return tuple(lines)
+    return tuple(
+        f"{_count(gap.loaders, 'node')} with a loader {_held_by(gap.filter, gap.loaders)}:"
+        f" {named(gap.loader_names, gap.loaders)}"
+        for gap in explained.removed
+        if gap.loaders
+    )
 
 
 def _count(number: int, noun: str) -> str:

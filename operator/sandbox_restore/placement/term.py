@@ -79,13 +79,21 @@ def term_change(rendered: CpuTerm | None, wanted: CpuTerm | None) -> Change:
         return Change.LOOSER
     if rendered is None:
         return Change.STRICTER
-    now, then = set(rendered.values), set(wanted.values)
-    if rendered.operator != wanted.operator:
-        return Change.LOOSER if rendered.operator == "In" else Change.STRICTER
-    if now == then and rendered.key == wanted.key:
+    had, wants = set(rendered.values), set(wanted.values)
+    if (rendered.operator, rendered.key, had) == (wanted.operator, wanted.key, wants):
         return Change.NONE
-    only_looser = then < now if wanted.operator == "NotIn" else now < then
-    return Change.LOOSER if only_looser and rendered.key == wanted.key else Change.STRICTER
+    if rendered.key != wanted.key:
+        return Change.STRICTER
+    match rendered.operator, wanted.operator:
+        case "NotIn", "NotIn":
+            looser = wants < had
+        case "In", "In":
+            looser = had < wants
+        case "In", _:
+            looser = not had & wants
+        case _:
+            looser = False
+    return Change.LOOSER if looser else Change.STRICTER
 
 
 def term_of(pod: Mapping[str, Any], *, key: str) -> CpuTerm | None:

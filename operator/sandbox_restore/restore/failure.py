@@ -476,7 +476,7 @@ COMPONENTS: Final[tuple[Component, ...]] = (
         name="file",
         pattern=re.compile(
             rf"{_OPENING}[^:]{{1,300}}: {_ABSENT_TEXT}"
-            rf"|{_ABSENT_TEXT}: ['\"]?[^'\":]{{1,300}}"
+            rf"|{_ABSENT_TEXT}: ['\"][^'\":]{{1,300}}['\"]"
         ),
         about=(*_FILE_WORDS, "rootfs"),
         means=_one(_MISSING, "a file of the snapshot is not there"),
@@ -485,7 +485,7 @@ COMPONENTS: Final[tuple[Component, ...]] = (
     Component(
         name="file",
         pattern=re.compile(
-            rf"{_OPENING}[^:]{{1,300}}: {_DENIED_TEXT}|{_DENIED_TEXT}: ['\"]?[^'\":]{{1,300}}"
+            rf"{_OPENING}[^:]{{1,300}}: {_DENIED_TEXT}|{_DENIED_TEXT}: ['\"][^'\":]{{1,300}}['\"]"
         ),
         about=(*_FILE_WORDS, "rootfs"),
         means=_one(_PERMISSION, "a file of the snapshot may not be opened"),

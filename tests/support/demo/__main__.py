@@ -60,7 +60,9 @@ async def _tell(narrator: Narrator, *, keep: bool) -> None:
     )
     nodes = acts.fleet()
     with tempfile.TemporaryDirectory(prefix="sandbox-restore-demo-") as folder:
-        async with raised(nodes, folder=Path(folder), narrator=narrator) as scene:
+        async with raised(
+            nodes, folder=Path(folder), narrator=narrator, load_seconds=acts.LOAD_SECONDS
+        ) as scene:
             acts.show_fleet(nodes, matrix=scene.matrix, narrator=narrator)
             before = await acts.gate_off(scene, narrator)
             after = await acts.gate_on(scene, narrator)

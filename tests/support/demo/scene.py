@@ -32,8 +32,6 @@ FINISH_SECONDS = 90.0
 """How long the restores of one act may take; they take some seconds."""
 
 _PREFIX = "SPACE_SANDBOX_RESTORE_"
-_LOAD_SECONDS = 2.0
-"""Long enough that a node that refuses is not the emptiest all the time, and attracts every pod."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class Scene:
     @contextlib.asynccontextmanager
     async def operator(self, **settings: str) -> AsyncIterator[OperatorProcess]:
         """Run the real operator for a while; settings are named without their common prefix."""
-        async with self.operator_process(**settings) as process:
+        async with self.operator_process(program=None, environment=None, **settings) as process:
             yield process
 
     def operator_process(
@@ -158,9 +156,17 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def raised(
-    fleet: Sequence[NodeSpec], *, folder: Path, narrator: Narrator, audit: bool = False
+    fleet: Sequence[NodeSpec],
+    *,
+    folder: Path,
+    narrator: Narrator,
+    audit: bool = False,
+    load_seconds: float = 0.1,
 ) -> AsyncIterator[Scene]:
-    """Start all parts; at the end nothing of them is left."""
+    """Start all parts; at the end nothing of them is left.
+
+    `audit` is that of ControlPlane; `load_seconds` is how long a simulated load takes.
+    """
     matrix, captures = load_matrix(), CapturesInMemory()
     async with contextlib.AsyncExitStack() as stack:
         narrator.doing("starting etcd, kube-apiserver, scheduler, controller manager")
@@ -176,7 +182,7 @@ async def raised(
             matrix=matrix,
             captures=captures,
             record=folder / "record.jsonl",
-            load_seconds=_LOAD_SECONDS,
+            load_seconds=load_seconds,
         )
         scene = Scene(
             plane=plane,

@@ -14,7 +14,7 @@ COMMAND = "python -m tests.support.testbed"
 
 
 def main() -> int:
-    """Run one command and return its exit code: 0, or 1 with a line on standard error."""
+    """Run one command and return its exit code: 0, 1 after an error line, 130 after Ctrl-C."""
     arguments = _parser().parse_args()
     # Progress goes to standard error: what is printed by `start` and `env` is for `eval`.
     log = functools.partial(print, file=sys.stderr, flush=True)
@@ -27,7 +27,7 @@ def main() -> int:
             case "start":
                 running = background.start(root=arguments.root, log=log)
                 print(_export(running))
-                log(f"stop it with: {COMMAND} stop")
+                log(f"kubectl is {running.kubectl}; stop it with: {COMMAND} stop")
             case "stop":
                 log("stopped" if background.stop() else "no control plane was running")
             case _:
@@ -35,6 +35,9 @@ def main() -> int:
     except TestbedError as error:
         log(f"error: {error}")
         return 1
+    except KeyboardInterrupt:
+        log("interrupted")
+        return 130
     return 0
 
 

@@ -21,11 +21,12 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A control plane in the background: its files, its API server, and how to end it."""
+    """A control plane in the background: where it is, a kubectl for it, and how to end it."""
 
     root: str
     kubeconfig: str
     server: str
+    kubectl: str
     endings: list[Ending]
 
 
@@ -42,13 +43,13 @@ def start(*, root: Path | None = None, log: Log = print) -> Running:
             return found
         if found:
             _end(found)
-        folder = root or STATE_FOLDER / "control-plane"
         programs = ensure_built(log=log)
-        plane = ControlPlane.start(programs, root=folder)
+        plane = ControlPlane.start(programs, root=root or _new_folder())
         running = Running(
             root=str(plane.root),
             kubeconfig=str(plane.kubeconfig),
             server=plane.server,
+            kubectl=str(programs.kubectl),
             endings=plane.detach(),
         )
         _state_file().write_text(json.dumps(asdict(running), indent=2) + "\n")
@@ -81,6 +82,13 @@ def _end(found: Running) -> None:
     end_all(found.endings)
     shutil.rmtree(found.root, ignore_errors=True)
     _state_file().unlink(missing_ok=True)
+
+
+def _new_folder() -> Path:
+    """Return the default folder, without what a start that was killed may have left in it."""
+    folder = STATE_FOLDER / "control-plane"
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def _state_file() -> Path:

@@ -156,7 +156,7 @@ def _check_disk(module: GoModule, *, cache: Path, go_cache: Path) -> None:
 
     What Go's build cache holds already is counted as room, up to what this module fills.
     """
-    held = sum(file.stat().st_size for file in go_cache.rglob("*") if file.is_file()) / 1e9
+    held = _size_gb(go_cache)
     needed = module.free_gb - min(held, module.cache_gb)
     for folder in (cache, go_cache):
         there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -166,3 +166,12 @@ def _check_disk(module: GoModule, *, cache: Path, go_cache: Path) -> None:
                 f"building {module.name} needs {needed:.1f} GB free for {folder}, there are "
                 f"{free:.1f} GB; free some, or point XDG_CACHE_HOME and GOCACHE to another disk"
             )
+
+
+def _size_gb(folder: Path) -> float:
+    """Return the size of all files below `folder`, which others may change meanwhile."""
+    size = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += file.lstat().st_size
+    return size / 1e9

@@ -347,6 +347,8 @@ CASES: list[tuple[str, FailureClass, str]] = [
     ("read unix @->/run/fc.sock: i/o timeout", TRANSPORT, "deadline"),
     ("load snapshot: context canceled", TRANSPORT, "cancel"),
     ("502 Bad Gateway", TRANSPORT, "gateway"),
+    # The client's side has no components whose numbers mean something.
+    ("context canceled; Too many open files (os error 24)", TRANSPORT, "cancel"),
     # --- none
     ("Host CPU manufacturer ID: 65 differs from snapshotted one: 192", NONE, "cpu vendor warning"),
 ]
@@ -372,6 +374,11 @@ NOT_KNOWN = [
     # A capture that failed is no load.
     f"Create snapshot error: Failed to get KVM vcpu msrs: {EINVAL}",
     "Failed to get KVM TSC frequency: x",
+    # The number belongs to something that came much later.
+    "loaded snapshot file" + " x" * 200 + f" {ENOENT}",
+    # No whole words.
+    f"failed to reset registers: {EINVAL}",
+    f"kmemfiles: {ENOENT}",
     # A file of the kernel is none of the snapshot.
     "open /sys/fs/cgroup/memory.max: no such file or directory",
     "sandbox daemon did not become healthy",
@@ -683,9 +690,32 @@ def test_reports_in_other_dress(report: str) -> None:
     assert read(report) == (CPU, "vcpu msrs")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to set all \x1b[1mKVM\x1b[0m MSRs",
+        "Failed to set all \\u001b[1mKVM\\x1b[0m MSRs",
+        json.dumps({"message": "Failed to set all \x1b[1;31mKVM\x1b[0m MSRs"}),
+        "Failed to set\\nall\\\\r\\\\n\\\\tKVM MSRs",
+        "Failed to set\x00all\u200bKVM\u2028MSRs",
+        "FAILED TO SET ALL KVM MSRS",
+        '"Failed to set all KVM MSRs"',
+        '\\"Failed to set all KVM MSRs\\"',
+    ],
+)
+def test_what_stands_between_the_words_does_not_matter(text: str) -> None:
+    assert read(text) == (CPU, "vcpu msrs")
+
+
+def test_rusts_debug_shape_over_several_lines() -> None:
+    text = "File(\n    Open(\n        Os {\n            code: 2,\n            kind: NotFound,\n"
+    assert read(text) == (MISSING, "snapshot file")
+
+
 def test_a_cause_spread_over_the_fields_of_a_log_line() -> None:
     line = {"err": "no such file or directory", "level": "error", "msg": "open snapshot file"}
     assert read(json.dumps(line)) == (MISSING, "snapshot file")
+    assert read(f"runner | {json.dumps(line)}") == (MISSING, "snapshot file")
 
 
 def test_a_bare_line_break_in_firecrackers_own_json() -> None:
