@@ -59,6 +59,8 @@ async def test_a_hold_is_only_for_the_pods_it_names(nodes: SimNode, cluster: Clu
 
     await cluster.ready("b")
     assert [vm.sandbox for vm in nodes.live_vms()] == ["sb-2"]
+    assert len(nodes.live_vms("sb-2")) == 1
+    assert nodes.live_vms("sb-1") == []
 
 
 async def test_a_vm_lives_before_the_api_server_knows(nodes: SimNode, cluster: Cluster) -> None:

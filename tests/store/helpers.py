@@ -23,6 +23,11 @@ def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
+def with_option(dsn: str, option: str) -> str:
+    """The URL with one more setting of the session."""
+    return f"{dsn}{'&' if '?' in dsn else '?'}{option}"
+
+
 class Database:
     """A connection, with the calls of the contract."""
 

@@ -18,6 +18,7 @@ from sandbox_restore.errors import (
 )
 from sandbox_restore.store.edge import redact, translate, translated
 from sandbox_restore.store.store import Store
+from tests.store.helpers import with_option
 
 ERRORS: list[tuple[BaseException, type[SandboxRestoreError]]] = [
     (asyncpg.UniqueViolationError("twice"), ConflictError),
@@ -124,6 +125,6 @@ def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
 
 
 async def test_a_store_shows_itself_without_secrets(dsn: str) -> None:
-    async with await Store.open(f"{dsn}&password=hidden") as store:
+    async with await Store.open(with_option(dsn, "password=hidden")) as store:
         assert "hidden" not in repr(store)
         assert repr(store).startswith("Store(postgresql://")

@@ -11,7 +11,7 @@ from sandbox_restore.errors import PermissionDeniedError
 from sandbox_restore.model.sandbox import NodeCpuSpan, Outcome, SandboxState
 from sandbox_restore.store.migrations.roles import OPERATOR, PLATFORM, PLATFORM_FUNCTIONS
 from sandbox_restore.store.store import Store
-from tests.store.helpers import SANDBOX, Database, at, begin, load
+from tests.store.helpers import SANDBOX, Database, at, begin, load, with_option
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ async def test_the_platforms_rights_are_enough_for_all_it_reports(
 
 async def test_the_operators_rights_are_enough_for_all_it_does(box: Database, dsn: str) -> None:
     await box.suspended()
-    async with await Store.open(f"{dsn}&role={OPERATOR}") as store:
+    async with await Store.open(with_option(dsn, f"role={OPERATOR}")) as store:
         await store.ping()
         (await store.schema_state()).require_current()
         async with store.locked(SANDBOX) as locked:
@@ -200,7 +200,7 @@ async def test_the_operators_rights_are_enough_for_all_it_does(box: Database, ds
 async def test_the_operator_may_not_write_what_is_the_platforms_through_the_store(
     box: Database, dsn: str
 ) -> None:
-    async with await Store.open(f"{dsn}&role={PLATFORM}") as store:
+    async with await Store.open(with_option(dsn, f"role={PLATFORM}")) as store:
         with pytest.raises(PermissionDeniedError, match="permission denied for function"):
             await store.view(SANDBOX)
 

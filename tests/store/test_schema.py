@@ -25,6 +25,7 @@ from sandbox_restore.store.schema import (
     schema_state,
 )
 from sandbox_restore.store.store import Store
+from tests.store.helpers import with_option
 
 ALL = list(known_revisions())
 HEAD = ALL[-1]
@@ -211,7 +212,7 @@ async def test_a_user_who_may_not_create_roles_is_told_and_gets_the_schema(
     await owner.execute(f'GRANT CREATE ON DATABASE "{database}" TO sr_test_migrator')
     monkeypatch.setattr(roles, "RIGHTS", {role: roles.READ})
     lines: list[str] = []
-    dsn = f"{empty_dsn}&role=sr_test_migrator"
+    dsn = with_option(empty_dsn, "role=sr_test_migrator")
     assert await migrate(dsn, notify=lines.append) == ALL
     (line,) = lines
     assert f"CREATE ROLE {role} NOLOGIN" in line
@@ -232,11 +233,16 @@ async def test_rights_granted_by_hand_are_taken_back(own_dsn: str) -> None:
     connection = await asyncpg.connect(own_dsn)
     await connection.execute(
         "GRANT DELETE ON sandbox_restore.sandbox TO sandbox_restore_platform;"
+        "GRANT UPDATE (version) ON sandbox_restore.sandbox TO sandbox_restore_platform;"
+        "GRANT SELECT ON sandbox_restore.snapshot TO PUBLIC;"
         "GRANT EXECUTE ON FUNCTION sandbox_restore.operator_view TO PUBLIC"
     )
     await migrate(own_dsn)
     for question in (
         "has_table_privilege('sandbox_restore_platform', 'sandbox_restore.sandbox', 'DELETE')",
+        "has_column_privilege('sandbox_restore_platform', 'sandbox_restore.sandbox', 'version',"
+        " 'UPDATE')",
+        "has_table_privilege('pg_monitor', 'sandbox_restore.snapshot', 'SELECT')",
         "has_function_privilege('sandbox_restore_platform',"
         " 'sandbox_restore.operator_view(text, text[])', 'EXECUTE')",
     ):

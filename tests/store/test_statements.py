@@ -10,7 +10,7 @@ import pytest
 
 from sandbox_restore.model.sandbox import NodeCpuSpan, Outcome, SandboxState
 from sandbox_restore.store.store import Store
-from tests.store.helpers import SANDBOX, Database, at, begin, load
+from tests.store.helpers import SANDBOX, Database, at, begin, load, with_option
 from tests.support.postgres import EmbeddedPostgres, TestPostgres
 
 FREE = re.compile(r"(BEGIN|COMMIT|ROLLBACK)\b")
@@ -43,7 +43,7 @@ def counter(postgres: TestPostgres) -> Counter:
 @pytest.fixture
 async def logged(dsn: str, counter: Counter) -> AsyncIterator[Store]:
     """A store whose connections are new, so that their first use is counted too."""
-    async with await Store.open(f"{dsn}&log_statement=all") as opened:
+    async with await Store.open(with_option(dsn, "log_statement=all")) as opened:
         yield opened
 
 

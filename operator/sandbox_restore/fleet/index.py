@@ -25,6 +25,10 @@ from sandbox_restore.model.node import NodeFacts
 
 __all__ = ["CpuCount", "FleetIndex", "Tolerance"]
 
+_REPLACED: Final = Aspect.REPLACED.value
+_LABELS: Final = Aspect.LABELS.value
+_HOST_CPU: Final = Aspect.HOST_CPU.value
+
 _MAX_LEFT: Final = 1024
 """CPUs that left the fleet and are remembered; more would be a label that is no CPU."""
 
@@ -211,7 +215,7 @@ class FleetIndex:
         what = 0
         if before.uid != facts.uid:
             self._tombstones.bury(before.name, before.uid, now)
-            what = Aspect.REPLACED.value
+            what = _REPLACED
         keys = self._keys_of(facts, before=before)
         values = tuple(map(facts.labels.__getitem__, keys))
         changed: list[str] = []
@@ -291,8 +295,8 @@ class FleetIndex:
         keys = self._keys_of(facts, before=None)
         labels, name = facts.labels, facts.name
         # One string serves as the name and as the value of the host name label.
-        values = tuple([name if labels[key] == name else labels[key] for key in keys])
-        values, first = self.labels.place(keys, values, slot)
+        given = [name if labels[key] == name else labels[key] for key in keys]
+        values, first = self.labels.place(keys, given, slot)
         cpus_changed = self.cpu_label in first
         if cpus_changed:
             self._cpu_came(labels[self.cpu_label])
@@ -371,11 +375,11 @@ class FleetIndex:
         cpus_changed: bool,
     ) -> NodeChange:
         if changed:
-            what |= Aspect.LABELS.value
+            what |= _LABELS
             if self.cpu_label in changed:
-                what |= Aspect.HOST_CPU.value
+                what |= _HOST_CPU
         change = NodeChange(
-            what=Aspect(what),
+            aspects=what,
             before=before,
             after=after,
             label_keys=frozenset(changed),
@@ -398,26 +402,21 @@ class FleetIndex:
         """Follows the labels of a known node. Returns the values to keep, the keys that changed,
         and whether a CPU came or left."""
         old = dict(zip(before.label_keys, before.label_values, strict=True))
-        kept: list[str] = []
-        changed: list[str] = []
+        new = dict(zip(keys, values, strict=True))
+        changed = [key for key, value in new.items() if old.get(key) != value]
+        gone = [] if keys is before.label_keys else [key for key in old if key not in new]
         cpus_changed = False
-        for key, value in zip(keys, values, strict=True):
-            was = old.pop(key, None)
-            if was == value:
-                kept.append(was)
-                continue
-            changed.append(key)
+        for key in (*changed, *gone):
+            was = old.get(key)
             if was is not None:
                 cpus_changed |= self._drop_label(key, was, before.slot, now=now)
-            shared, first = self.labels.add(key, value, before.slot)
-            kept.append(shared)
+        for key in changed:
+            new[key], first = self.labels.add(key, new[key], before.slot)
             if first and key == self.cpu_label:
-                self._cpu_came(value)
+                self._cpu_came(new[key])
                 cpus_changed = True
-        for key, was in old.items():
-            changed.append(key)
-            cpus_changed |= self._drop_label(key, was, before.slot, now=now)
-        return tuple(kept), changed, cpus_changed
+        values = tuple([new[key] if key in changed else old[key] for key in keys])
+        return values, [*changed, *gone], cpus_changed
 
     def _cpu_came(self, value: str) -> None:
         self._published = None

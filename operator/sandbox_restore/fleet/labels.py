@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, KeysView
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import Final
 
 from pyroaring import BitMap
 
 _INT64: Final = range(-(2**63), 2**63)
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]+")
-_MAX_RANGES: Final = 16
+_MAX_KEPT: Final = 128
 _NOTHING: Final = BitMap()
+
+_Selection = frozenset[str] | tuple[bool, int]
+"""A set of values, or a comparison: (greater, bound)."""
 
 
 def parse_int64(text: str) -> int | None:
@@ -30,84 +34,78 @@ def parse_int64(text: str) -> int | None:
     return number if number in _INT64 else None
 
 
+def _compares(value: str, *, greater: bool, bound: int) -> bool:
+    number = parse_int64(value)
+    return number is not None and (number > bound if greater else number < bound)
+
+
 class _Key:
-    """The values of one label key.
+    """The values of one label key, and the sets that are asked of it again and again."""
 
-    A value that only one node carries (a host name, say) is kept as a bare slot number: one
-    bitmap for each would cost more than all else that is kept of the node.
-    """
-
-    __slots__ = ("present", "ranges", "shared", "values")
+    __slots__ = ("kept", "present", "values")
 
     def __init__(self) -> None:
         self.present = BitMap()
-        self.values: dict[str, BitMap | int] = {}
-        self.shared: dict[str, str] = {}
-        """One string object for each value that several nodes carry."""
-        self.ranges: dict[tuple[bool, int], BitMap] = {}
-        """Kept answers of `compared`, by (greater, bound)."""
+        self.values: dict[str, tuple[str, BitMap] | int] = {}
+        """For each value the string to keep for it and its nodes. A value that one node carries
+        (a host name, say) is only that slot number: a bitmap for each would cost more than all
+        else that is kept of the node."""
+        self.kept: OrderedDict[_Selection, tuple[Callable[[str], bool], BitMap]] = OrderedDict()
+        """Answers that follow every change, with the test that a value must pass."""
 
-    def add(self, value: str, slot: int) -> bool:
-        """True when no other node carries the value."""
+    def add(self, value: str, slot: int) -> tuple[str, bool]:
+        """Returns the string to keep for the value, and whether no other node carries it."""
         self.present.add(slot)
-        if self.ranges:
-            self._update_ranges(value, slot, present=True)
+        for test, nodes in self.kept.values():
+            if test(value):
+                nodes.add(slot)
         held = self.values.get(value)
         if held is None:
             self.values[value] = slot
-            return True
+            return value, True
         if isinstance(held, int):
-            self.values[value] = BitMap((held, slot))
-            self.shared[value] = value
+            self.values[value] = held = (value, BitMap((held, slot)))
         else:
-            held.add(slot)
-        return False
+            held[1].add(slot)
+        return held[0], False
 
     def discard(self, value: str, slot: int) -> bool:
         """True when no other node carries the value."""
         self.present.discard(slot)
-        if self.ranges:
-            self._update_ranges(value, slot, present=False)
+        for _, nodes in self.kept.values():
+            nodes.discard(slot)
         held = self.values.get(value)
         if held is None or isinstance(held, int):
             self.values.pop(value, None)
             return True
-        held.discard(slot)
-        if len(held) == 1:
-            self.values[value] = held.min()
-            self.shared.pop(value, None)
+        held[1].discard(slot)
+        if len(held[1]) == 1:
+            self.values[value] = held[1].min()
         return False
 
     def slots(self, value: str) -> BitMap:
         held = self.values.get(value)
         if held is None:
             return _NOTHING
-        return BitMap((held,)) if isinstance(held, int) else held
+        return BitMap((held,)) if isinstance(held, int) else held[1]
 
-    def compared(self, *, greater: bool, bound: int) -> BitMap:
-        kept = self.ranges.get((greater, bound))
-        if kept is None:
-            kept = BitMap()
-            for value, held in self.values.items():
-                if _compares(value, greater=greater, bound=bound):
-                    kept.update((held,) if isinstance(held, int) else held)
-            if len(self.ranges) >= _MAX_RANGES:
-                self.ranges.pop(next(iter(self.ranges)))
-            self.ranges[greater, bound] = kept
-        return kept
+    def selected(self, selection: _Selection, test: Callable[[str], bool]) -> BitMap:
+        """Nodes whose value passes the test; the set is kept and follows every change.
 
-    def _update_ranges(self, value: str, slot: int, *, present: bool) -> None:
-        for (greater, bound), kept in self.ranges.items():
-            if _compares(value, greater=greater, bound=bound):
-                if present:
-                    kept.add(slot)
-                else:
-                    kept.discard(slot)
-
-
-def _compares(value: str, *, greater: bool, bound: int) -> bool:
-    number = parse_int64(value)
-    return number is not None and (number > bound if greater else number < bound)
+        Terms come from the few templates that there are and sets of CPUs from the compatibility
+        list, so that the same few are asked for again.
+        """
+        found = self.kept.get(selection)
+        if found is not None:
+            self.kept.move_to_end(selection)
+            return found[1]
+        nodes = BitMap()
+        for value in [value for value in self.values if test(value)]:
+            nodes |= self.slots(value)
+        if len(self.kept) >= _MAX_KEPT:
+            self.kept.popitem(last=False)
+        self.kept[selection] = test, nodes
+        return nodes
 
 
 class LabelIndex:
@@ -120,7 +118,7 @@ class LabelIndex:
         self._keys: dict[str, _Key] = {}
 
     def place(
-        self, keys: tuple[str, ...], values: tuple[str, ...], slot: int
+        self, keys: tuple[str, ...], values: Iterable[str], slot: int
     ) -> tuple[tuple[str, ...], list[str]]:
         """Takes in all labels of a new node. Returns the values to keep, which are the strings
         that other nodes already share, and the keys whose value no other node carries."""
@@ -129,11 +127,17 @@ class LabelIndex:
         first: list[str] = []
         for key, value in zip(keys, values, strict=True):
             found = index.get(key)
-            if found is None:
-                found = index[key] = _Key()
-            if found.add(value, slot):
-                first.append(key)
-            kept.append(found.shared.get(value, value))
+            held = None if found is None else found.values.get(value)
+            if found is None or held is None or type(held) is int or found.kept:
+                same, alone = self.add(key, value, slot)
+                kept.append(same)
+                if alone:
+                    first.append(key)
+            else:
+                # What `_Key.add` does for a common value: a fleet's first list is mostly this.
+                found.present.add(slot)
+                held[1].add(slot)
+                kept.append(held[0])
         return tuple(kept), first
 
     def add(self, key: str, value: str, slot: int) -> tuple[str, bool]:
@@ -142,8 +146,7 @@ class LabelIndex:
         found = self._keys.get(key)
         if found is None:
             found = self._keys[key] = _Key()
-        first = found.add(value, slot)
-        return found.shared.get(value, value), first
+        return found.add(value, slot)
 
     def discard(self, key: str, value: str, slot: int) -> bool:
         """The node no longer carries the label; True when it was the only one with that value."""
@@ -163,25 +166,24 @@ class LabelIndex:
         found = self._keys.get(key)
         return _NOTHING if found is None else found.slots(value)
 
-    def one_of(self, key: str, values: Iterable[str]) -> BitMap:
+    def one_of(self, key: str, values: Collection[str]) -> BitMap:
         """Nodes whose label has one of the values."""
         found = self._keys.get(key)
-        if found is None:
+        if found is None or not values:
             return _NOTHING
-        sets = [found.slots(value) for value in values if value in found.values]
-        if not sets:
-            return _NOTHING
-        if len(sets) == 1:
-            return sets[0]
-        union = sets[0] | sets[1]
-        for more in sets[2:]:
-            union |= more
-        return union
+        if len(values) == 1:
+            return found.slots(next(iter(values)))
+        wanted = frozenset(values)
+        return found.selected(wanted, wanted.__contains__)
 
     def compared(self, key: str, *, greater: bool, bound: int) -> BitMap:
         """Nodes whose label parses as an integer above (or below) the bound."""
         found = self._keys.get(key)
-        return _NOTHING if found is None else found.compared(greater=greater, bound=bound)
+        if found is None:
+            return _NOTHING
+        return found.selected(
+            (greater, bound), lambda value: _compares(value, greater=greater, bound=bound)
+        )
 
     def values(self, key: str) -> KeysView[str]:
         """The values that some node carries."""

@@ -71,30 +71,25 @@ class Aspect(IntFlag):
     SLOTS = auto()
 
 
-_JUDGED = (
-    Aspect.ADDED
-    | Aspect.REMOVED
-    | Aspect.REPLACED
-    | Aspect.LABELS
-    | Aspect.HOST_CPU
-    | Aspect.TAINTS
-    | Aspect.CORDON
-    | Aspect.DELETING
-    | Aspect.SERVICES
-)
+_NOT_JUDGED = (Aspect.READY | Aspect.SLOTS).value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChange:
     """One change of one node, before and after."""
 
-    what: Aspect
+    aspects: int
+    """`what` as a number: an operation on a flag costs more than taking in the change."""
     before: NodeRecord | None
     after: NodeRecord | None
     label_keys: frozenset[str] = frozenset()
     """Label keys that were added, removed or given another value."""
     cpu_values_changed: bool = False
     """A host-CPU label value was seen on its first node, or left its last one."""
+
+    @property
+    def what(self) -> Aspect:
+        return Aspect(self.aspects)
 
     @property
     def name(self) -> str:
@@ -104,4 +99,4 @@ class NodeChange:
     @property
     def matters(self) -> bool:
         """Whether any placement decision can depend on it: readiness and slots are not judged."""
-        return bool(self.what & _JUDGED)
+        return self.aspects & ~_NOT_JUDGED != 0

@@ -63,12 +63,10 @@ class Ring:
             return []
         seed = stable_hash(sandbox_id)
         start, step = seed & _MASK, (seed >> 12) & _MASK | 1
-        groups: Iterator[list[int]]
         # Few candidates: place each. Many: visit buckets until enough are found. The answers are
         # the same; the costs are equal where the square of the one number is about the other.
         if len(candidates) ** 2 <= 2 * self._size:
-            placed = self._placed(candidates, start=start, step=step)
-            groups = (placed[visit] for visit in sorted(placed))
+            groups = self._placed(candidates, start=start, step=step)
         else:
             groups = self._visited(candidates, start=start, step=step)
         picked: list[int] = []
@@ -88,14 +86,24 @@ class Ring:
             if bucket and (group := [slot for slot in bucket if slot in candidates]):
                 yield group
 
-    def _placed(self, candidates: BitMap, *, start: int, step: int) -> dict[int, list[int]]:
-        """The candidates by the visit at which the sandbox comes to their bucket."""
+    def _placed(self, candidates: BitMap, *, start: int, step: int) -> Iterator[list[int]]:
+        """The same groups, from the visit at which the sandbox comes to each one's bucket."""
         inverse = pow(step, -1, BUCKETS)
-        found: dict[int, list[int]] = {}
         bucket_of = self._bucket_of
-        for slot in candidates:
-            found.setdefault((bucket_of[slot] - start) * inverse & _MASK, []).append(slot)
-        return found
+        # One number for visit and slot: sorting numbers is cheaper than sorting pairs.
+        placed = sorted(
+            [((bucket_of[slot] - start) * inverse & _MASK) << 32 | slot for slot in candidates]
+        )
+        group: list[int] = []
+        visit = -1
+        for number in placed:
+            if number >> 32 != visit:
+                if group:
+                    yield group
+                group, visit = [], number >> 32
+            group.append(number & 0xFFFFFFFF)
+        if group:
+            yield group
 
 
 def _rank(name: str, *, seed: int) -> tuple[int, str]:

@@ -29,7 +29,6 @@ from sandbox_restore.model.sandbox import (
     Outcome,
     SandboxState,
     SandboxView,
-    Source,
 )
 from sandbox_restore.placement.pod import NodeSelectorConflictError
 from sandbox_restore.restore.liveness import NodeSighting
@@ -175,15 +174,18 @@ class Reconciler:
                 self._views.put(view, uids)
         namespace = view.sandbox.namespace if view is not None else None
         pods = [p for p in self._state.pods_of(sandbox_id) if p.namespace == namespace]
-        pods += await self._platform_pod(view, pods)
+        pods += await self._unlisted_pod(view, pods)
         return self._world(sandbox_id, view, pods, self._cached_sightings(pods, view), None)
 
-    async def _platform_pod(self, view: SandboxView | None, pods: list[PodFacts]) -> list[PodFacts]:
-        """A pod that the platform made may lack our label, so that no watch shows it."""
+    async def _unlisted_pod(
+        self, view: SandboxView | None, pods: list[PodFacts]
+    ) -> list[PodFacts]:
+        """The active execution's pod where no watch shows it: the platform made it, somebody has
+        edited our label away, or it is not made yet."""
         active = view.active if view is not None else None
-        if view is None or active is None or active.source is not Source.PLATFORM:
+        if view is None or active is None or active.pod_name is None:
             return []
-        if active.pod_name is None or any(p.name == active.pod_name for p in pods):
+        if any(p.name == active.pod_name for p in pods):
             return []
         pod = await self._kube.pod(view.sandbox.namespace, active.pod_name)
         return [pod] if pod is not None else []
@@ -194,13 +196,9 @@ class Reconciler:
             return self._world(sandbox_id, None, [], {}, None)
         namespace = view.sandbox.namespace
         pods = await self._kube.sandbox_pods(namespace, sandbox_id)
-        active = view.active
-        if active is not None and active.pod_name is not None:
-            if all(p.name != active.pod_name for p in pods):
-                # A pod whose label was edited away is still the active execution's pod.
-                named = await self._kube.pod(namespace, active.pod_name)
-                pods += [named] if named is not None else []
-            await self._check_restore(namespace, active)
+        pods += await self._unlisted_pod(view, pods)
+        if view.active is not None:
+            await self._check_restore(namespace, view.active)
         for pod in pods:
             self._state.apply_pod(pod)
         sightings = {name: await self._sight(name) for name in sorted(_deciding_nodes(pods, view))}
@@ -214,6 +212,14 @@ class Reconciler:
             return
         found = await self._kube.restore(namespace, name)
         if found is not None and found.uid == active.restore_uid:
+            self._state.apply_restore(found)
+
+    async def _reread(self, restore: Restore) -> None:
+        """No attempt begins for a restore that is gone or finished, whatever the cache says."""
+        found = await self._kube.restore(restore.namespace, restore.name)
+        if found is None or found.uid != restore.uid:
+            self._state.remove_restore(restore.namespace, restore.name, restore.uid)
+        if found is not None:
             self._state.apply_restore(found)
 
     async def _sight(self, name: str) -> NodeSighting:
@@ -418,6 +424,8 @@ class Reconciler:
     async def _under_lock(self, step: Step, world: World) -> Plan | None:
         uids = self._uids(world.sandbox_id)
         async with self._store.locked(world.sandbox_id, restore_uids=uids) as locked:
+            if isinstance(step, BeginAttempt):
+                await self._reread(step.restore)
             live = await self._live_world(world.sandbox_id, locked.view)
             again = plan(live)
             if not _same(step, again.step):

@@ -54,7 +54,8 @@ class Narrator:
     def failed(self, text: str) -> None:
         """Tell why the story cannot go on."""
         self.console.print()
-        self._wrapped(text, style="bold red")
+        for line in text.splitlines():
+            self._wrapped(line, style="bold red")
 
     def doing(self, text: str) -> None:
         """Tell what is being waited for."""

@@ -28,7 +28,7 @@ from tests.support.waiting import NotInTimeError, until
 
 CRD = Path(__file__).parents[3] / "crds" / "space.pplx.net_sandboxrestores.yaml"
 RESTORES = "/apis/space.pplx.net/v1alpha1/namespaces/{}/sandboxrestores"
-FINISH_SECONDS = 90.0
+FINISH_SECONDS = 240.0
 """How long the restores of one act may take; they take some seconds."""
 
 _PREFIX = "SPACE_SANDBOX_RESTORE_"

@@ -243,9 +243,11 @@ class SimNode:
         """Note that the platform has promised not to lose state of this version."""
         self.record.append(Event.STATE_ACKNOWLEDGED, sandbox=sandbox, version=version)
 
-    def live_vms(self) -> list[Entry]:
-        """Return the starts of all VMs that live now."""
-        return [vm for vms in self.record.history.live.values() for vm in vms.values()]
+    def live_vms(self, sandbox: str = "") -> list[Entry]:
+        """Return the starts of all VMs that live now, or of those of one sandbox."""
+        live = self.record.history.live
+        found = [live.get(sandbox, {})] if sandbox else live.values()
+        return [vm for vms in found for vm in vms.values()]
 
     # VMs
 

@@ -15,6 +15,7 @@ from tests.support.testbed.errors import (
     ApiError,
     BuildError,
     ComponentDiedError,
+    DeadlineError,
     TestbedError,
 )
 from tests.support.testbed.nodes import NodeSpec, Taint
@@ -27,6 +28,7 @@ __all__ = [
     "BuildError",
     "ComponentDiedError",
     "ControlPlane",
+    "DeadlineError",
     "NodeSpec",
     "Programs",
     "Taint",

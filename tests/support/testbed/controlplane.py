@@ -25,7 +25,7 @@ from tests.support.testbed.credentials import (
     write_credentials,
 )
 from tests.support.testbed.ending import Ending
-from tests.support.testbed.errors import ApiError, TestbedError
+from tests.support.testbed.errors import ApiError, DeadlineError, TestbedError
 from tests.support.testbed.nodes import (
     HEARTBEAT_LABEL,
     NodeSpec,
@@ -226,7 +226,7 @@ class ControlPlane:
         """Wait until the nodes are Ready and free of the not-ready taint.
 
         `names` are the nodes to wait for; without it, every node there is. `timeout` is seconds.
-        Raises TestbedError naming some of the nodes that are not.
+        Raises DeadlineError naming some of the nodes that are not.
         """
         waiting: list[str] = []
 
@@ -241,11 +241,9 @@ class ControlPlane:
 
         try:
             wait_until(settled, what="nodes are ready", timeout=timeout)
-        except ApiError:
-            raise
-        except TestbedError as error:
+        except DeadlineError as error:
             shown = ", ".join(waiting[:5])
-            raise TestbedError(f"{error}; {len(waiting)} are not: {shown}") from error
+            raise DeadlineError(f"{error}; {len(waiting)} are not: {shown}") from error
 
     def set_node_ready(self, name: str, *, ready: bool) -> None:
         """Set a node's Ready condition; it stays so, and the heartbeats of the node go on.

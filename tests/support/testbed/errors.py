@@ -16,6 +16,10 @@ class ComponentDiedError(TestbedError):
     """A component ended by itself; the message has its exit code and its last log lines."""
 
 
+class DeadlineError(TestbedError):
+    """Something that was waited for did not come about in time."""
+
+
 class ApiError(TestbedError):
     """The API server answered a request with an error.
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.support.testbed.errors import TestbedError
+from tests.support.testbed.errors import DeadlineError
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ def wait_until(
     `what` names the awaited state for the error message; `timeout` and `interval` are seconds.
     A probe that takes long is not asked more often than half of the time.
 
-    Raises TestbedError when `timeout` passes first; whatever `probe` raises goes through.
+    Raises DeadlineError when `timeout` passes first; whatever `probe` raises goes through.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -31,5 +31,5 @@ def wait_until(
             return result
         now = time.monotonic()
         if now >= deadline:
-            raise TestbedError(f"not within {timeout:g} s: {what}")
+            raise DeadlineError(f"not within {timeout:g} s: {what}")
         time.sleep(min(max(interval, now - asked), deadline - now))

@@ -60,19 +60,24 @@ def ensure_roles(connection: Connection, *, notify: Callable[[str], None]) -> No
     after somebody has created them grants the rights. Rights granted by hand are taken back.
     """
     every = connection.exec_driver_sql(FUNCTIONS).all()
-    connection.exec_driver_sql("REVOKE ALL ON ALL ROUTINES IN SCHEMA sandbox_restore FROM PUBLIC")
+    _revoke(connection, "PUBLIC")
     for role, rights in RIGHTS.items():
         if not _ensure(connection, role, notify=notify):
             continue
-        for kind in ("TABLES", "SEQUENCES", "ROUTINES"):
-            connection.exec_driver_sql(
-                f"REVOKE ALL ON ALL {kind} IN SCHEMA sandbox_restore FROM {role}"
-            )
+        _revoke(connection, role)
         for right in rights:
             connection.exec_driver_sql(f"GRANT {right} TO {role}")
         for signature, name in every:
             if (name in PLATFORM_FUNCTIONS) if role == PLATFORM else name.startswith("operator_"):
                 connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {signature} TO {role}")
+
+
+def _revoke(connection: Connection, role: str) -> None:
+    connection.exec_driver_sql(f"REVOKE ALL ON SCHEMA sandbox_restore FROM {role}")
+    for kind in ("TABLES", "SEQUENCES", "ROUTINES"):
+        connection.exec_driver_sql(
+            f"REVOKE ALL ON ALL {kind} IN SCHEMA sandbox_restore FROM {role}"
+        )
 
 
 def _ensure(connection: Connection, role: str, *, notify: Callable[[str], None]) -> bool:

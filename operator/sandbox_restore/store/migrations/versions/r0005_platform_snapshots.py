@@ -22,7 +22,7 @@ BEGIN
         WHERE e.sandbox_id = platform_lineage.sandbox_id
             AND (e.state = 'active' OR e.loaded_at IS NOT NULL)
             AND (at IS NULL OR e.created_at <= at OR e.pod_uid = platform_lineage.pod_uid)
-        ORDER BY e.pod_uid IS NOT DISTINCT FROM platform_lineage.pod_uid DESC, e.seq DESC LIMIT 1;
+        ORDER BY coalesce(e.pod_uid = platform_lineage.pod_uid, false) DESC, e.seq DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN '{}';
     END IF;
