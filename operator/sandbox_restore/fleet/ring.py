@@ -15,7 +15,7 @@ from typing import Final
 import xxhash
 from pyroaring import BitMap
 
-BUCKETS: Final = 4096
+BUCKETS: Final = 16384
 """A power of two, so that every odd step visits each bucket once."""
 _MASK: Final = BUCKETS - 1
 
@@ -31,7 +31,8 @@ class Ring:
     __slots__ = ("_bucket_of", "_members", "_size")
 
     def __init__(self) -> None:
-        self._members: list[list[int] | None] = [None] * BUCKETS
+        self._members: dict[int, int | list[int]] = {}
+        """The one slot of a bucket, or its several."""
         self._bucket_of = array("H")
         self._size = 0
 
@@ -40,19 +41,24 @@ class Ring:
         while len(self._bucket_of) <= slot:
             self._bucket_of.append(0)
         self._bucket_of[slot] = bucket
-        members = self._members[bucket]
+        members = self._members.get(bucket)
         if members is None:
-            self._members[bucket] = [slot]
+            self._members[bucket] = slot
+        elif isinstance(members, int):
+            self._members[bucket] = [members, slot]
         else:
             members.append(slot)
         self._size += 1
 
     def discard(self, slot: int) -> None:
         bucket = self._bucket_of[slot]
-        members = self._members[bucket] or []
-        members.remove(slot)
-        if not members:
-            self._members[bucket] = None
+        members = self._members[bucket]
+        if isinstance(members, int):
+            del self._members[bucket]
+        else:
+            members.remove(slot)
+            if len(members) == 1:
+                self._members[bucket] = members[0]
         self._size -= 1
 
     def first(
@@ -62,7 +68,7 @@ class Ring:
         if count <= 0 or not candidates:
             return []
         seed = stable_hash(sandbox_id)
-        start, step = seed & _MASK, (seed >> 12) & _MASK | 1
+        start, step = seed & _MASK, (seed >> 32) & _MASK | 1
         # Few candidates: place each. Many: visit buckets until enough are found. The answers are
         # the same; the costs are equal where the square of the one number is about the other.
         if len(candidates) ** 2 <= 2 * self._size:
@@ -80,10 +86,15 @@ class Ring:
 
     def _visited(self, candidates: BitMap, *, start: int, step: int) -> Iterator[list[int]]:
         """The candidates of each bucket that has some, bucket after bucket as visited."""
-        members = self._members
+        members_of = self._members.get
         for visit in range(BUCKETS):
-            bucket = members[(start + visit * step) & _MASK]
-            if bucket and (group := [slot for slot in bucket if slot in candidates]):
+            members = members_of((start + visit * step) & _MASK)
+            if members is None:
+                continue
+            if isinstance(members, int):
+                if members in candidates:
+                    yield [members]
+            elif group := [slot for slot in members if slot in candidates]:
                 yield group
 
     def _placed(self, candidates: BitMap, *, start: int, step: int) -> Iterator[list[int]]:

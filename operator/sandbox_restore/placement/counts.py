@@ -95,10 +95,10 @@ def explanation(
             reachable=len(reachable),
             removed=tuple(Removed(filter=rule, nodes=len(nodes)) for rule, nodes in gaps),
         )
-    loaders = fleet.labels.one_of(fleet.cpu_label, decision.loaders)
+    loaders = fleet.labels.union(fleet.cpu_label, decision.loaders)
     refused = slots_of(request.refused, fleet)
     able = reachable & loaders
-    labelled = fleet.labels.one_of(fleet.cpu_label, decision.published)
+    labelled = fleet.labels.union(fleet.cpu_label, decision.published)
     return Explanation(
         nodes=len(fleet),
         reachable=len(reachable),

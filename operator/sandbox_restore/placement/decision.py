@@ -143,7 +143,7 @@ def loader_nodes(
     """Those of `nodes` whose label is a loader and that have not refused the capture (section 10,
     condition 1)."""
     slots = slots_of(refused, fleet)
-    able = nodes & fleet.labels.one_of(fleet.cpu_label, loaders)
+    able = nodes & fleet.labels.union(fleet.cpu_label, loaders)
     return able - slots if slots else able
 
 
@@ -288,7 +288,7 @@ def _rendered(
         remaining, names = _without(left, request.avoid, fleet)
         able = remaining
         if rule is not None:
-            able = remaining & fleet.labels.one_of(fleet.cpu_label, rule.loaders)
+            able = remaining & fleet.labels.union(fleet.cpu_label, rule.loaders)
         if able:
             left, avoided = remaining, names
     exclusions = tuple(dict.fromkeys((*avoided, *refusers)))[: terms.MAX_NODE_EXCLUSIONS]

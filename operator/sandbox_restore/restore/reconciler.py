@@ -114,6 +114,8 @@ class Reconciler:
     async def _pass(self, sandbox_id: str) -> None:
         decided = Plan(step=None, said={})
         placings: dict[str, Placing] = {}
+        if self._is_new(sandbox_id):
+            await self._first_look(sandbox_id)
         for _ in range(STEPS_A_PASS):
             world = await self._cached_world(sandbox_id)
             decided = plan(world)
@@ -420,6 +422,31 @@ class Reconciler:
         self._keep(locked)
 
     # --- steps under the row's lock
+
+    def _is_new(self, sandbox_id: str) -> bool:
+        """A restore that nothing was said of yet, of a sandbox that was not read yet."""
+        restores = self._state.restores_of(sandbox_id)
+        return self._views.peek(sandbox_id) is None and any(
+            not r.status.conditions and not r.deleting for r in restores
+        )
+
+    async def _first_look(self, sandbox_id: str) -> None:
+        """A new restore nearly always begins an attempt: its row is locked at the first look, so
+        that it is read once and not twice."""
+        uids = self._uids(sandbox_id)
+        async with self._store.locked(sandbox_id, restore_uids=uids) as locked:
+            if locked.view is None:
+                return
+            live = await self._live_world(sandbox_id, locked.view)
+            step = plan(live).step
+            if isinstance(step, BeginAttempt):
+                await self._reread(step.restore)
+                live = replace(live, restores=tuple(self._state.restores_of(sandbox_id)))
+                step = plan(live).step
+            if isinstance(step, BeginAttempt):
+                self._on_step(step)
+                await self._write_row(locked, step, live)
+        self._keep(locked, uids)
 
     async def _under_lock(self, step: Step, world: World) -> Plan | None:
         uids = self._uids(world.sandbox_id)

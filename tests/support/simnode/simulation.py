@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +12,9 @@ from typing import Any
 
 from tests.support.simnode import status
 from tests.support.simnode.captures import Capture, Captures
-from tests.support.simnode.client import ABSENCE, ApiAnswerError, Client, Object, read_kubeconfig
+from tests.support.simnode.client import Client, Object, read_kubeconfig
 from tests.support.simnode.controls import REAL_CPU_ANNOTATION, Controls, Stage, Which
+from tests.support.simnode.follow import Followed, follow
 from tests.support.simnode.load import RunnerStyle
 from tests.support.simnode.matrix import Matrix
 from tests.support.simnode.plan import HOST_CPU_LABEL, SANDBOX_LABEL
@@ -26,7 +27,6 @@ log = logging.getLogger("simnode")
 _NODES = "/api/v1/nodes"
 _PODS = "/api/v1/pods"
 _BOUND = {"fieldSelector": "spec.nodeName!=", "labelSelector": SANDBOX_LABEL}
-_RETRY_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,60 +281,22 @@ class SimNode:
     # Following the cluster
 
     async def _follow_nodes(self) -> None:
-        await self._follow(
-            _NODES, query={}, metadata_only=True, replace=self._replace_nodes, change=self._see_node
+        await follow(
+            self._client,
+            Followed(_NODES, metadata_only=True),
+            replace=self._replace_nodes,
+            change=self._see_node,
         )
 
     async def _follow_pods(self) -> None:
-        await self._follow(
-            _PODS, query=_BOUND, metadata_only=False, replace=self._replace, change=self._change
+        await follow(
+            self._client, Followed(_PODS, query=_BOUND), replace=self._replace, change=self._change
         )
-
-    async def _follow(
-        self,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        metadata_only: bool,
-        replace: Callable[[list[Object]], None],
-        change: Callable[[str, Object], None],
-    ) -> None:
-        """List and watch for ever; list again whenever the watch cannot go on."""
-        while True:
-            try:
-                items, version = await self._client.list(
-                    path, query=query, metadata_only=metadata_only
-                )
-                replace(items)
-                self._ready.set()
-                async for kind, item, seen in self._changes(path, query, version, metadata_only):
-                    version = seen
-                    if kind != "BOOKMARK":
-                        change(kind, item)
-            except ApiAnswerError as error:
-                log.info("watch of %s: %s; listing again", path, error)
-            except ABSENCE as error:
-                log.info("watch of %s: %r; listing again", path, error)
-            await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _changes(
-        self, path: str, query: Mapping[str, str], version: str, metadata_only: bool
-    ) -> AsyncIterator[tuple[str, Object, str]]:
-        """Yield changes after `version`, over as many watches as it takes."""
-        while True:
-            before = version
-            async for kind, item in self._client.watch(
-                path, query=query, version=version, metadata_only=metadata_only
-            ):
-                version = item["metadata"]["resourceVersion"]
-                yield kind, item, version
-            if version == before:
-                # A server that ends a watch at once is going down: let the caller wait.
-                return
 
     def _replace_nodes(self, nodes: list[Object]) -> None:
         for node in nodes:
             self._see_node("ADDED", node)
+        self._ready.set()
 
     def _see_node(self, kind: str, node: Object) -> None:
         metadata = node["metadata"]
@@ -360,6 +322,7 @@ class SimNode:
             # Its pod vanished while nobody watched: an orphan, which a kubelet ends.
             if vm.pod_uid not in listed and vm.pod_uid not in self._workers:
                 self._end(vm, reason="pod gone", exit_code=status.SIGTERM_EXIT)
+        self._ready.set()
 
     def _change(self, kind: str, pod: Object) -> None:
         uid = pod["metadata"]["uid"]

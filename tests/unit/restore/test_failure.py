@@ -861,6 +861,12 @@ def test_nothing_raises(text: str) -> None:
         assert isinstance(classify(text[cut:]), Classification)
 
 
+def test_half_of_a_letter_can_be_printed() -> None:
+    for text in ["\ud83d boom", json.dumps({"message": "\ud83d boom"}), '{"code": "host\ud83d"}']:
+        assert "\ufffd" in classify(text).why
+        classify(text).why.encode("utf-8")
+
+
 @given(code=st.text(), target=st.none() | st.text(), message=st.none() | st.text())
 @settings(max_examples=200, deadline=None)
 def test_no_end_raises(code: str, target: str | None, message: str | None) -> None:
