@@ -10,7 +10,17 @@ from tests.support.demo.scene import Scene
 from tests.support.fleet import SandboxSeed, sandbox_seeds
 from tests.support.waiting import until
 
-SETTINGS = {"retry_backoff_base": "100ms", "sweep_interval": "1s"}
+ONLY_LOADERS = {"hostCpuPolicy": "Required"}
+"""Keeps the unlabelled nodes out, which may refuse: what is tested here is not who loads what."""
+
+
+def settings(scene: Scene) -> dict[str, str]:
+    return {
+        "host_cpu_placement_enabled": "true",
+        "host_cpu_compatibility": scene.matrix.compatibility(),
+        "retry_backoff_base": "100ms",
+        "sweep_interval": "1s",
+    }
 
 
 def pods_of(scene: Scene, seed: SandboxSeed) -> list[dict[str, Any]]:
@@ -66,9 +76,9 @@ async def test_deleting_a_restore_cancels_it_cleanly_at_each_phase(
     )
     await scene.add_sandboxes([unscheduled, loading, running])
     scene.nodes.hold("load", sandbox=loading.id)
-    async with scene.operator(**SETTINGS):
+    async with scene.operator(**settings(scene)):
         await scene.apply([unscheduled], nodeSelector={"example.com/no": "node"})
-        await scene.apply([loading, running])
+        await scene.apply([loading, running], **ONLY_LOADERS)
         await says(scene, unscheduled, "Unschedulable")
         await says(scene, loading, "LoadingSnapshot")
         await says(scene, running, "SnapshotLoaded")
@@ -90,7 +100,7 @@ async def test_deleting_a_restore_cancels_it_cleanly_at_each_phase(
         assert row.pinned_node == pod["spec"]["nodeName"]
 
         # What was cancelled can be restored.
-        await scene.apply([unscheduled, loading])
+        await scene.apply([unscheduled, loading], **ONLY_LOADERS)
         await says(scene, unscheduled, "SnapshotLoaded")
         await says(scene, loading, "SnapshotLoaded")
     assert not scene.nodes.record.violations
@@ -102,14 +112,14 @@ async def test_a_restore_deleted_while_no_operator_runs_is_cancelled_by_the_next
     seeds = sandbox_seeds(2, seed=4, namespace=namespace, prefix=f"{namespace}-sb")
     await scene.add_sandboxes(seeds)
     scene.nodes.hold("load", sandbox=seeds[1].id)
-    async with scene.operator(**SETTINGS):
+    async with scene.operator(**settings(scene)):
         await scene.apply(seeds[:1], nodeSelector={"example.com/no": "node"})
-        await scene.apply(seeds[1:])
+        await scene.apply(seeds[1:], **ONLY_LOADERS)
         await says(scene, seeds[0], "Unschedulable")
         await says(scene, seeds[1], "LoadingSnapshot")
     for seed in seeds:
         await delete(scene, seed)
-    async with scene.operator(**SETTINGS):
+    async with scene.operator(**settings(scene)):
         for seed in seeds:
             await cancelled(scene, seed)
     scene.nodes.release()
@@ -124,9 +134,9 @@ async def test_deleting_a_namespace_ends_all_of_it_and_nothing_keeps_it(
     )
     await scene.add_sandboxes(seeds)
     scene.nodes.hold("load", sandbox=loading.id)
-    async with scene.operator(**SETTINGS):
+    async with scene.operator(**settings(scene)):
         await scene.apply([unscheduled], nodeSelector={"example.com/no": "node"})
-        await scene.apply([loading, running])
+        await scene.apply([loading, running], **ONLY_LOADERS)
         await says(scene, unscheduled, "Unschedulable")
         await says(scene, loading, "LoadingSnapshot")
         await says(scene, running, "SnapshotLoaded")
@@ -151,7 +161,7 @@ async def test_deleting_a_namespace_ends_all_of_it_and_nothing_keeps_it(
     assert not scene.nodes.record.violations
     # A namespace of the same name that is made anew owns nothing.
     await scene.add_namespace(namespace)
-    async with scene.operator(**SETTINGS):
+    async with scene.operator(**settings(scene)):
         await scene.apply([running])
         await says(scene, running, "SandboxNotFound")
 
@@ -159,13 +169,8 @@ async def test_deleting_a_namespace_ends_all_of_it_and_nothing_keeps_it(
 async def test_two_operators_that_act_at_once_do_no_harm(scene: Scene, namespace: str) -> None:
     seeds = sandbox_seeds(40, seed=6, namespace=namespace, prefix=f"{namespace}-sb")
     await scene.add_sandboxes(seeds)
-    settings = {
-        **SETTINGS,
-        "host_cpu_placement_enabled": "true",
-        "host_cpu_compatibility": scene.matrix.compatibility(),
-    }
-    one = scene.operator_process(**settings, lease_name="first")
-    two = scene.operator_process(**settings, lease_name="second")
+    one = scene.operator_process(**settings(scene), lease_name="first")
+    two = scene.operator_process(**settings(scene), lease_name="second")
     async with one, two:
         await scene.apply(seeds)
         found = await scene.finished(seeds)

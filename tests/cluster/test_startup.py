@@ -62,9 +62,7 @@ async def test_an_unreachable_database_is_exit_code_3(scene: Scene) -> None:
 
 async def test_a_database_without_the_schema_is_exit_code_5(scene: Scene) -> None:
     dsn = await scene.postgres.create_database("without_schema")
-    operator = OperatorProcess(
-        scene.plane.kubeconfig, dsn, log_path=scene.folder / "no-schema.log"
-    )
+    operator = OperatorProcess(scene.plane.kubeconfig, dsn, log_path=scene.folder / "no-schema.log")
     code, text = await ends(operator)
     assert code == 5
     assert "sandbox-restore migrate" in text
@@ -89,9 +87,7 @@ async def test_missing_rights_are_exit_code_4(scene: Scene) -> None:
     assert "forbidden" in text.lower()
 
 
-async def test_no_kubernetes_credentials_are_a_wrong_setting(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_no_kubernetes_credentials_are_a_wrong_setting(scene: Scene, tmp_path: Path) -> None:
     operator = OperatorProcess(
         tmp_path / "missing", scene.dsn, log_path=scene.folder / "no-config.log"
     )

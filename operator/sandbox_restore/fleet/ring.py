@@ -15,7 +15,7 @@ from typing import Final
 import xxhash
 from pyroaring import BitMap
 
-BUCKETS: Final = 16384
+BUCKETS: Final = 4096
 """A power of two, so that every odd step visits each bucket once."""
 _MASK: Final = BUCKETS - 1
 
@@ -70,8 +70,8 @@ class Ring:
         seed = stable_hash(sandbox_id)
         start, step = seed & _MASK, (seed >> 32) & _MASK | 1
         # Few candidates: place each. Many: visit buckets until enough are found. The answers are
-        # the same; the costs are equal where the square of the one number is about the other.
-        if len(candidates) ** 2 <= 2 * self._size:
+        # the same, and the numbers are where the costs were measured to be.
+        if len(candidates) ** 2 <= 15_000 + self._size // 2:
             groups = self._placed(candidates, start=start, step=step)
         else:
             groups = self._visited(candidates, start=start, step=step)

@@ -1227,7 +1227,7 @@ def classify(text: str) -> Classification:
     JSON with a `code` that is one of our classes is believed; else the message decides. Never
     raises, and its time grows with the length of the text, up to `MAX_TEXT`.
     """
-    return _read(_COLOUR.sub("", _bounded(text)), 0).classification
+    return _read(_bounded(text), 0).classification
 
 
 _NOT_ADMITTED: Final = frozenset(

@@ -108,11 +108,12 @@ class SimNode:
         """Begin to act; returns once all nodes and pods that are there have been taken over."""
         self.record.append(Event.SIMULATION_STARTED)
         await self._client.__aenter__()
-        self._loops.append(asyncio.create_task(self._follow_nodes()))
-        await self._ready.wait()
-        self._ready.clear()
-        self._loops.append(asyncio.create_task(self._follow_pods()))
-        await self._ready.wait()
+        for loop in (self._follow_nodes(), self._follow_pods()):
+            self._ready.clear()
+            task = asyncio.create_task(loop)
+            task.add_done_callback(self._note_error)
+            self._loops.append(task)
+            await self._ready.wait()
 
     async def stop(self) -> None:
         """Stop acting. VMs live on as far as the record is concerned: a later start takes over."""
@@ -360,8 +361,12 @@ class SimNode:
             return
         self._drop(uid)
         self._finished.add(uid)
+        self._note_error(task)
+
+    def _note_error(self, task: asyncio.Task[None]) -> None:
+        """Keep what ended a task that should not have ended so, for `check`."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("worker of %s", task.get_name(), exc_info=error)
+            log.error("failed: %s", task.get_name(), exc_info=error)
             self.errors.append(error)
 
     def _drop(self, uid: str) -> None:

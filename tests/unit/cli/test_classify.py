@@ -176,6 +176,7 @@ def test_as_many_lines_out_as_in(lines: list[str]) -> None:
         f"Error: restore failed\n\nCaused by:\n    0: {MSR}\n    1: x\n",
         # Multi-line JSON, and Firecracker's JSON with a bare line break, are one report.
         json.dumps({"message": MSR}, indent=2),
+        '{"error":\n' + json.dumps({"message": MSR}) + "\n}",
         '{ "error": "' + MSR + '\nAll previous unanswered requests will be dropped." }',
         json.dumps(MSR),
         # A cut report is no JSON line.

@@ -37,6 +37,12 @@ def test_the_hash_is_the_same_everywhere() -> None:
 NAMES = [f"node-{i}" for i in range(400)]
 
 
+def test_the_order_is_the_same_in_every_process_and_version() -> None:
+    """Another order would send every retry of a pinned restore to other nodes."""
+    assert first(NAMES, 4, sandbox="sandbox-1") == ["node-395", "node-41", "node-0", "node-159"]
+    assert first(NAMES[:7], 3, sandbox="sandbox-1") == ["node-0", "node-3", "node-5"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     chosen=st.lists(st.sampled_from(NAMES), min_size=1, max_size=60, unique=True),

@@ -645,11 +645,28 @@ def test_the_component_of_a_known_code_comes_from_a_message_of_its_class() -> No
 
 @pytest.mark.parametrize(
     "code",
-    ["unknown", "none", "SNAPSHOT_LOAD_FAILED", "", 400, 0, None, True, [], {}, 1e999, "x" * 999],
+    [
+        "unknown",
+        "none",
+        "SNAPSHOT_LOAD_FAILED",
+        "",
+        400,
+        0,
+        None,
+        True,
+        [],
+        {},
+        1e999,
+        "host" + "-" * 99,
+    ],
 )
 def test_any_other_code_leaves_the_word_to_the_message(code: object) -> None:
     assert read(json.dumps({"code": code, "message": MSR})) == (CPU, "vcpu msrs")
     assert classify(json.dumps({"code": code, "message": "boom"})).failure_class in (UNKNOWN, NONE)
+
+
+def test_a_code_may_stand_in_an_object_inside() -> None:
+    assert classify('{"error": {"code": "host", "message": "load refused"}}').failure_class is HOST
 
 
 def test_the_code_none_stands_if_the_message_says_nothing() -> None:
@@ -680,6 +697,7 @@ def test_a_message_of_any_type_is_no_error(message: object) -> None:
         f"[PUT /snapshot/load][400] loadSnapshotBadRequest  &{{FaultMessage:{MSR}}}",
         'ts=1 level=error {"code": "cpu-incompatible", "message": "vcpu msrs"}',
         '{"level": "info"}\n{"code": "cpu-incompatible", "message": "vcpu msrs"}\n',
+        '\x1b[31m{"code": \x1b[0m"cpu-incompatible", "message": "vcpu msrs"}',
         # kubelet cut the message off.
         '{"code": "cpu-incompatible", "message": "Failed to set KVM vcpu msrs: Inval',
         json.dumps({"message": MSR})[:-20],
@@ -699,6 +717,7 @@ def test_reports_in_other_dress(report: str) -> None:
         "Failed to set\\nall\\\\r\\\\n\\\\tKVM MSRs",
         "Failed to set\x00all\u200bKVM\u2028MSRs",
         "FAILED TO SET ALL KVM MSRS",
+        "FAILED TO SET ALL\\U001B[1M KVM MSRS",
         '"Failed to set all KVM MSRs"',
         '\\"Failed to set all KVM MSRs\\"',
     ],
@@ -730,7 +749,7 @@ def test_a_load_that_was_answered_with_success_is_no_failure(status: int) -> Non
     assert classify(json.dumps({"http_status": status, "body": MSR})).failure_class is CPU
 
 
-@pytest.mark.parametrize("status", [True, "204", 400, None, 204.5])
+@pytest.mark.parametrize("status", [True, "204", 199, 300, 400, None, 204.5])
 def test_other_statuses_say_nothing(status: object) -> None:
     assert classify(json.dumps({"http_status": status, "body": ""})).failure_class is UNKNOWN
 
