@@ -7,8 +7,8 @@ A report is read in three steps: `_flatten` takes away what wraps a cause withou
 one's word means; `_Match.strength` decides between several causes in one text.
 
 Sources in the table: "run" and a case is an answer of a real process, kept in
-tests/fixtures/firecracker-load-failures.json; `Type::Variant` is Firecracker's own source, v1.0 to
-v1.16; other words name the program whose text it is.
+tests/fixtures/firecracker-load-failures.json; `Type::Variant` is an error type in the source of
+Firecracker, old or new; other words name the program whose text it is.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ COMPONENTS: Final[tuple[Component, ...]] = (
     _vcpu(
         "vcpu cpuid",
         "cpuid",
-        # The second: BuildMicrovmFromSnapshotError::UnsupportedCPUID, v1.2 and v1.3.
+        # The second: BuildMicrovmFromSnapshotError::UnsupportedCPUID of older versions.
         "vcpusetcpuid | contains features unsupported | unsupportedcpuid | kvm_set_cpuid2",
         "CPUID",
     ),
@@ -325,7 +325,7 @@ COMPONENTS: Final[tuple[Component, ...]] = (
         name="cpu vendor check",
         says=_phrases("cpu vendor check failed | cpuvendorcheck"),
         means=_one(_CPU, "Firecracker refused a snapshot of another CPU vendor"),
-        source="LoadSnapshotError::CpuVendorCheck, v1.0 and v1.1; a warning since",
+        source="LoadSnapshotError::CpuVendorCheck of older versions; a warning since",
     ),
     # --- threads and channels inside the vCPU stage: no evidence about a CPU.
     Component(

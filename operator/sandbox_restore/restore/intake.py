@@ -47,7 +47,9 @@ class Intake:
         self._heard("pods")
         facts = decode.pod_from_body(body)
         if deleted:
-            self.concerned(self._state.remove_pod(facts.namespace, facts.name, facts.uid))
+            self.concerned(
+                self._state.remove_pod(facts.namespace, facts.name, facts.uid, last=facts)
+            )
         else:
             self.concerned(self._state.apply_pod(facts))
 

@@ -6,6 +6,7 @@ and asks again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -56,12 +57,16 @@ def plan(world: World) -> Plan:
     if world.view is None:
         said = {r.uid: _not_found(world, r) for r in world.restores if not r.finished}
         return _with_ttl(world, None, said)
-    return _with_ttl(world, *_Planner(world, world.view).run())
+    planner = _Planner(world, world.view)
+    step = planner.run()
+    return _with_ttl(world, step, planner.said, planner.rechecks)
 
 
-def _with_ttl(world: World, step: Step | None, said: dict[str, Said]) -> Plan:
+def _with_ttl(
+    world: World, step: Step | None, said: dict[str, Said], rechecks: Iterable[datetime] = ()
+) -> Plan:
     """A finished restore is deleted when its time to live is over (api.md)."""
-    rechecks = [s.recheck_at for s in said.values() if s.recheck_at is not None]
+    rechecks = [*rechecks, *(s.recheck_at for s in said.values() if s.recheck_at is not None)]
     for restore in world.restores:
         done = restore.status.completion_time
         if not restore.finished or restore.deleting or done is UNSET:
@@ -108,13 +113,15 @@ class _Planner:
         self.row = view.sandbox
         self.said: dict[str, Said] = {}
         self.open: list[Restore] = []
+        self.rechecks: list[datetime] = []
+        """When time alone calls for another look, whether or not a restore waits for it."""
 
-    def run(self) -> tuple[Step | None, dict[str, Said]]:
+    def run(self) -> Step | None:
         self._sort_out()
         active = self.view.active
         # Asked for first or not, it also says what there is to say of each restore.
         ordered = self._active(active) if active is not None else self._idle()
-        return self._left_over_pods() or ordered, self.said
+        return self._left_over_pods() or ordered
 
     # --- which restores are still to be served
 
@@ -234,13 +241,16 @@ class _Planner:
         return None
 
     def _verdict(self, pod: PodFacts, execution: Execution | None = None) -> Verdict:
-        return could_host(
+        verdict = could_host(
             pod,
             self.world.sightings.get(pod.node_name or ""),
             now=self.world.now,
             gone_grace=self.world.config.gone_grace,
             node_uid=execution.node_uid if execution is not None else None,
         )
+        if verdict.recheck_at is not None:
+            self.rechecks.append(verdict.recheck_at)
+        return verdict
 
     # --- step 1 of section 14: an active execution, plan from its pod
 
@@ -311,7 +321,17 @@ class _Planner:
         return CreatePod(restore=restore, execution=execution)
 
     def _gone(self, execution: Execution, restore: Restore | None) -> Step | None:
-        """A released pod's object is gone: its node decides (section 15)."""
+        """A released pod's object is gone: the report that its kubelet had left in it is proof,
+        else its node decides (section 15)."""
+        last = self.world.ended_pods.get(execution.pod_name or "")
+        if last is not None and last.uid == execution.pod_uid:
+            return retire_lost(
+                execution,
+                self.row,
+                pod_uid=last.uid,
+                node=last.node_name,
+                why=f"pod {last.name} is gone; its kubelet had reported the runner terminated",
+            )
         gone_at: datetime | None = self.world.gone_since.get(
             execution.pod_name or "", self.world.now
         )
@@ -333,6 +353,8 @@ class _Planner:
             gone_grace=self.world.config.gone_grace,
         )
         if verdict.may_be_alive:
+            if verdict.recheck_at is not None:
+                self.rechecks.append(verdict.recheck_at)
             self._hold_all("PreviousPodMayBeAlive", verdict)
             return None
         return retire_lost(

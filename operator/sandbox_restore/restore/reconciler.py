@@ -179,9 +179,7 @@ class Reconciler:
         pods += await self._unlisted_pod(view, pods)
         return self._world(sandbox_id, view, pods, self._cached_sightings(pods, view), None)
 
-    async def _unlisted_pod(
-        self, view: SandboxView | None, pods: list[PodFacts]
-    ) -> list[PodFacts]:
+    async def _unlisted_pod(self, view: SandboxView | None, pods: list[PodFacts]) -> list[PodFacts]:
         """The active execution's pod where no watch shows it: the platform made it, somebody has
         edited our label away, or it is not made yet."""
         active = view.active if view is not None else None
@@ -250,11 +248,15 @@ class Reconciler:
     ) -> World:
         now = self._clock()
         gone: dict[str, datetime] = {}
+        ended: dict[str, PodFacts] = {}
         active = view.active if view is not None else None
         if view is not None and active is not None and active.loaded_at is not None:
             name = active.pod_name or ""
             if all(p.name != name for p in pods):
                 gone[name] = self._state.gone_since(view.sandbox.namespace, name, now)
+                last = self._state.ended(view.sandbox.namespace, name)
+                if last is not None:
+                    ended[name] = last
         return World(
             now=now,
             sandbox_id=sandbox_id,
@@ -263,6 +265,7 @@ class Reconciler:
             pods=tuple(pods),
             sightings=sightings,
             gone_since=gone,
+            ended_pods=ended,
             namespace_uid=namespace_uid,
             gate_for=self._placer.gate_for,
             hold_for=lambda restore, choice: self._placer.hold_for(restore, choice, view, now),

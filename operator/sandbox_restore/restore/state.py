@@ -5,7 +5,7 @@ PURE apart from being mutable: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -18,6 +18,9 @@ from sandbox_restore.model.restore import Restore
 from sandbox_restore.restore.liveness import NodeSighting
 
 Key = tuple[str, str]
+
+KEPT_ENDS = 10_000
+"""Ends of removed pods that are remembered; each is asked for within seconds of its removal."""
 
 
 def is_newer(resource_version: str, than: str) -> bool:
@@ -48,6 +51,7 @@ class ClusterState:
         self._restores_of: dict[str, set[Key]] = defaultdict(set)
         self._gone_since: dict[Key, datetime] = {}
         self._absent_since: dict[str, datetime] = {}
+        self._ended: OrderedDict[Key, PodFacts] = OrderedDict()
 
     # --- reading
 
@@ -145,9 +149,23 @@ class ClusterState:
             self._pods_on[pod.node_name].add(key)
         return {sandbox} if sandbox else set()
 
-    def remove_pod(self, namespace: str, name: str, uid: str) -> set[str]:
-        """A pod that is gone."""
+    def ended(self, namespace: str, name: str) -> PodFacts | None:
+        """The last state of a pod that is gone, if it was a reported end."""
+        return self._ended.get((namespace, name))
+
+    def remove_pod(
+        self, namespace: str, name: str, uid: str, *, last: PodFacts | None = None
+    ) -> set[str]:
+        """A pod that is gone; `last` is the state in which the API server removed it.
+
+        A reported end is kept, for it is a fact that nothing can change any more.
+        """
         key = (namespace, name)
+        end = last.runner_end if last is not None and last.terminal else None
+        if last is not None and end is not None and end.is_report:
+            self._ended[key] = last
+            while len(self._ended) > KEPT_ENDS:
+                self._ended.popitem(last=False)
         known = self._pods.get(key)
         if known is None or known.uid != uid:
             return set()

@@ -58,6 +58,8 @@ class World:
     sightings: Mapping[str, NodeSighting] = field(default_factory=dict)
     gone_since: Mapping[str, datetime] = field(default_factory=dict)
     """Pod name to the time this process first saw it gone."""
+    ended_pods: Mapping[str, PodFacts] = field(default_factory=dict)
+    """Pods that are gone and whose last state was terminal with their kubelet's report, by name."""
     namespace_uid: str | None = None
     """UID of the row's namespace; None: not read."""
     gate_for: Callable[[Restore], bool] = lambda _restore: False

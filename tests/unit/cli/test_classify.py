@@ -236,3 +236,23 @@ def test_letters_that_the_terminal_does_not_have() -> None:
     assert classify_lines(io.StringIO("é broke"), stdout, output="text") == EXIT_OK
     stdout.flush()
     assert b"\\xe9 broke" in written.getvalue()
+
+
+# ---------------------------------------------------------------------------- documentation
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Input, output format and answer of the examples in docs/failure-classes.md."""
+    page = Path(__file__).parents[3] / "docs" / "failure-classes.md"
+    block = page.read_text(encoding="utf-8").split("```console\n")[1].split("```")[0]
+    found = []
+    for example in block.strip().split("\n\n"):
+        command, answer = example.split("\n")
+        text = command.removeprefix("$ echo '").rpartition("' | ")[0]
+        found.append((text, "json" if command.endswith("-o json") else "text", answer))
+    return found
+
+
+@pytest.mark.parametrize(("text", "output", "answer"), examples())
+def test_examples_in_the_documentation(text: str, output: str, answer: str) -> None:
+    assert run(text + "\n", output=output) == (EXIT_OK, [answer])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from sandbox_restore.model.names import FENCE, OUT_OF_SERVICE_TAINT
 from sandbox_restore.model.node import Taint
 from sandbox_restore.model.sandbox import Outcome, SandboxState, SnapshotState, Source
@@ -565,6 +566,24 @@ def test_a_released_pod_that_is_gone_is_judged_by_its_node() -> None:
             )
         )
         assert isinstance(got.step, w.Retire) is proven
+
+
+def test_a_reported_end_outlives_the_released_pod_that_is_gone() -> None:
+    up = execution(
+        loaded_at=ago(900), released_at=ago(899), node_name="n1", pod_uid="uid-wake-r1-1"
+    )
+    seen = {"wake-r1-1": pod(**ended())}
+    step = step_of(view=view(active=up), sightings=sees(node()), ended_pods=seen)
+    assert isinstance(step, w.Retire)
+    other = {"wake-r1-1": pod(**ended(), uid="another")}
+    assert step_of(view=view(active=up), sightings=sees(node()), ended_pods=other) is None
+
+
+def test_a_look_that_time_calls_for_is_taken_also_when_no_restore_waits() -> None:
+    up = execution(loaded_at=ago(900), released_at=ago(899), node_name="n1", node_uid="uid-n1")
+    got = plan(world(view=view(active=up), sightings=sees(node()), gone_since={"wake-r1-1": NOW}))
+    assert got.step is None
+    assert got.recheck_at is not None
 
 
 def test_a_placement_that_must_wait_makes_no_attempt() -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+
 from sandbox_restore.restore.queue import Backoff, KeyedQueue
 
 Handler = Callable[[str], Awaitable[None]]
