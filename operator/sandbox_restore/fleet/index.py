@@ -8,6 +8,7 @@ pod is not judged here but in `placement`.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ class FleetIndex:
         self._hold = published_hold
         self._left: OrderedDict[str, datetime] = OrderedDict()
         self._published: tuple[str, ...] | None = None
+        self._with_left: tuple[tuple[str, ...], datetime] | None = None
+        """The published with those that left lately, and until when that holds."""
         self._warm_since: datetime | None = None
         self._list_version = 0
 
@@ -122,12 +125,12 @@ class FleetIndex:
             self._published = tuple(sorted(v for v in values if cpus.usable(v) is not None))
         if now is None or not self._left:
             return self._published
-        held = {
-            value
-            for value, left in self._left.items()
-            if now - left < self._hold and cpus.usable(value) is not None
-        }
-        return tuple(sorted(held.union(self._published))) if held else self._published
+        if self._with_left is None or now >= self._with_left[1]:
+            left = [value for value, when in self._left.items() if now - when < self._hold]
+            until = min((self._left[value] for value in left), default=now) + self._hold
+            held = {value for value in left if cpus.usable(value) is not None}
+            self._with_left = tuple(sorted(held.union(self._published))), until
+        return self._with_left[0]
 
     def unusable_labels(self) -> dict[str, tuple[str, ...]]:
         """Host-CPU label values that name no CPU (section 3), each with its nodes' names."""
@@ -169,10 +172,9 @@ class FleetIndex:
 
     def counts(self) -> dict[str | None, CpuCount]:
         """Nodes per CPU and state; None stands for nodes without a usable label."""
-        tainted = BitMap()
-        for taints, nodes in self._sets.taint_sets.items():
-            if any(taint.effect in ("NoSchedule", "NoExecute") for taint in taints):
-                tainted |= nodes
+        tainted = self._sets.tainted(
+            lambda taints: any(t.effect in ("NoSchedule", "NoExecute") for t in taints)
+        )
         unlabelled = self.all.copy()
         answer: dict[str | None, CpuCount] = {}
         for cpu in self.published():
@@ -202,6 +204,7 @@ class FleetIndex:
         for value, when in left.items():
             if value not in present:
                 self._left[value] = max(when, self._left.get(value, when))
+        self._with_left = None
 
     def apply(self, facts: NodeFacts, *, now: datetime) -> NodeChange | None:
         """Takes in one event of a node; None when it changes nothing, or is older than what is
@@ -214,11 +217,11 @@ class FleetIndex:
         self._resource_versions[before.slot] = facts.resource_version
         what = 0
         if before.uid != facts.uid:
-            self._tombstones.bury(before.name, before.uid, now)
+            self._tombstones.bury(before.name, before.uid, now, certain=True)
             what = _REPLACED
         keys = self._keys_of(facts, before=before)
         values = tuple(map(facts.labels.__getitem__, keys))
-        changed: list[str] = []
+        changed: tuple[str, ...] = ()
         cpus_changed = False
         if keys is before.label_keys and values == before.label_values:
             values = before.label_values
@@ -230,13 +233,16 @@ class FleetIndex:
         return self._store(before, after, what=what, changed=changed, cpus_changed=cpus_changed)
 
     def remove(self, name: str, uid: str | None = None, *, now: datetime) -> NodeChange | None:
-        """Takes in that a Node object is gone; None when it is not known, or another UID is."""
+        """Takes in that a Node object is gone; None when it is not known, or another UID is.
+
+        A deletion that names the UID is certain: no late event brings that node back.
+        """
         before = self._by_name.get(name)
         if before is None or uid not in (None, before.uid):
             if uid is not None:
-                self._tombstones.bury(name, uid, now)
+                self._tombstones.bury(name, uid, now, certain=True)
             return None
-        self._tombstones.bury(name, before.uid, now)
+        self._tombstones.bury(name, before.uid, now, certain=uid is not None)
         cpus_changed = False
         for key, value in zip(before.label_keys, before.label_values, strict=True):
             cpus_changed |= self._drop_label(key, value, before.slot, now=now)
@@ -245,7 +251,7 @@ class FleetIndex:
         self._by_slot[before.slot] = None
         self._free.append(before.slot)
         return self._change(
-            before, None, what=what, changed=list(before.label_keys), cpus_changed=cpus_changed
+            before, None, what=what, changed=before.label_keys, cpus_changed=cpus_changed
         )
 
     def replace(
@@ -273,6 +279,7 @@ class FleetIndex:
         if self._warm_since is None:
             self._warm_since = now
             self.version += 1
+            self.labels.compact()
         return changes
 
     def _is_stale(self, facts: NodeFacts, *, before: NodeRecord | None) -> bool:
@@ -300,8 +307,9 @@ class FleetIndex:
         cpus_changed = self.cpu_label in first
         if cpus_changed:
             self._cpu_came(labels[self.cpu_label])
+        self._tombstones.lift(name, facts.uid)
         after = self._record(facts, keys=keys, values=values, slot=slot, before=None)
-        return self._store(None, after, what=0, changed=list(keys), cpus_changed=cpus_changed)
+        return self._store(None, after, what=0, changed=keys, cpus_changed=cpus_changed)
 
     def _take_slot(self) -> int:
         if self._free:
@@ -328,28 +336,33 @@ class FleetIndex:
         before: NodeRecord | None,
     ) -> NodeRecord:
         """The record of a node; what did not change is the object that is kept already."""
-        name, uid, created, taints = facts.name, facts.uid, facts.created, facts.taints
+        name, uid, taints = facts.name, facts.uid, facts.taints
         if before is not None:
             name = before.name
             uid = before.uid if before.uid == uid else uid
-            created = before.created if before.created == created else created
-            taints = before.taints if before.taints == taints else taints
+        if taints:
+            taints = self._sets.same_taints(taints)
         return NodeRecord(
             name=name,
             uid=uid,
-            created=created,
+            created_at=facts.created.timestamp(),
             label_keys=keys,
             label_values=values,
             taints=taints,
             unschedulable=facts.unschedulable,
             deleting=facts.deleting,
             ready=facts.ready,
-            ready_since=facts.ready_since,
+            ready_at=None if facts.ready_since is None else facts.ready_since.timestamp(),
             services_ready=facts.services_ready,
             network_slots=facts.network_slots,
-            host_cpu_label=facts.labels.get(self.cpu_label),
+            host_cpu_label=self._value_of(self.cpu_label, keys, values),
             slot=slot,
         )
+
+    @staticmethod
+    def _value_of(key: str, keys: tuple[str, ...], values: tuple[str, ...]) -> str | None:
+        at = bisect_left(keys, key)
+        return values[at] if at < len(keys) and keys[at] == key else None
 
     def _store(
         self,
@@ -357,7 +370,7 @@ class FleetIndex:
         after: NodeRecord,
         *,
         what: int,
-        changed: list[str],
+        changed: tuple[str, ...],
         cpus_changed: bool,
     ) -> NodeChange:
         self._by_name[after.name] = after
@@ -371,7 +384,7 @@ class FleetIndex:
         after: NodeRecord | None,
         *,
         what: int,
-        changed: list[str],
+        changed: tuple[str, ...],
         cpus_changed: bool,
     ) -> NodeChange:
         if changed:
@@ -382,7 +395,7 @@ class FleetIndex:
             aspects=what,
             before=before,
             after=after,
-            label_keys=frozenset(changed),
+            label_keys=changed,
             cpu_values_changed=cpus_changed,
         )
         if change.matters:
@@ -398,7 +411,7 @@ class FleetIndex:
         values: tuple[str, ...],
         *,
         now: datetime,
-    ) -> tuple[tuple[str, ...], list[str], bool]:
+    ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
         """Follows the labels of a known node. Returns the values to keep, the keys that changed,
         and whether a CPU came or left."""
         old = dict(zip(before.label_keys, before.label_values, strict=True))
@@ -416,17 +429,17 @@ class FleetIndex:
                 self._cpu_came(new[key])
                 cpus_changed = True
         values = tuple([new[key] if key in changed else old[key] for key in keys])
-        return values, [*changed, *gone], cpus_changed
+        return values, (*changed, *gone), cpus_changed
 
     def _cpu_came(self, value: str) -> None:
-        self._published = None
+        self._published = self._with_left = None
         self._left.pop(value, None)
 
     def _drop_label(self, key: str, value: str, slot: int, *, now: datetime) -> bool:
         """Takes a label off a node; True when it was the last one of a CPU label's value."""
         if not self.labels.discard(key, value, slot) or key != self.cpu_label:
             return False
-        self._published = None
+        self._published = self._with_left = None
         if self._hold:
             if len(self._left) >= _MAX_LEFT:
                 self._left.popitem(last=False)

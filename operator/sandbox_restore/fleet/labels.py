@@ -156,6 +156,14 @@ class LabelIndex:
             del self._keys[key]
         return last
 
+    def compact(self) -> None:
+        """Gives back the room that sets keep to grow in; worth it once, after the first list."""
+        for key in self._keys.values():
+            key.present.shrink_to_fit()
+            for held in key.values.values():
+                if not isinstance(held, int):
+                    held[1].shrink_to_fit()
+
     def having(self, key: str) -> BitMap:
         """Nodes with the label, whatever its value."""
         found = self._keys.get(key)

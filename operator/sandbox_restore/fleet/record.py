@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntFlag, auto
 
 from msgspec import Struct
@@ -23,7 +23,8 @@ class NodeRecord(Struct, frozen=True, gc=False, kw_only=True):
 
     name: str
     uid: str
-    created: datetime
+    created_at: float
+    """Seconds since the epoch: half of what a datetime takes."""
     label_keys: tuple[str, ...]
     """Sorted; one tuple is shared by all nodes with the same keys."""
     label_values: tuple[str, ...]
@@ -31,13 +32,23 @@ class NodeRecord(Struct, frozen=True, gc=False, kw_only=True):
     unschedulable: bool
     deleting: bool
     ready: bool
-    ready_since: datetime | None
+    ready_at: float | None
     services_ready: bool
     network_slots: int
     host_cpu_label: str | None
     """The host-CPU label as it stands, usable or not (section 3)."""
     slot: int
     """The node's position in the index's bitmaps while it is in the index."""
+
+    @property
+    def created(self) -> datetime:
+        """`metadata.creationTimestamp`, UTC."""
+        return datetime.fromtimestamp(self.created_at, UTC)
+
+    @property
+    def ready_since(self) -> datetime | None:
+        """Last transition of condition `Ready`, when it is `True`."""
+        return None if self.ready_at is None else datetime.fromtimestamp(self.ready_at, UTC)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -82,7 +93,7 @@ class NodeChange:
     """`what` as a number: an operation on a flag costs more than taking in the change."""
     before: NodeRecord | None
     after: NodeRecord | None
-    label_keys: frozenset[str] = frozenset()
+    label_keys: tuple[str, ...] = ()
     """Label keys that were added, removed or given another value."""
     cpu_values_changed: bool = False
     """A host-CPU label value was seen on its first node, or left its last one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from pyroaring import BitMap
@@ -38,6 +38,7 @@ class NodeSets:
 
     __slots__ = (
         "_closed",
+        "_tainted",
         "all",
         "cordoned",
         "deleting",
@@ -45,7 +46,6 @@ class NodeSets:
         "ready",
         "ring",
         "services_ready",
-        "taint_sets",
         "without_slots",
     )
 
@@ -58,8 +58,9 @@ class NodeSets:
         self.ready: Final = BitMap()
         self.services_ready: Final = BitMap()
         self.without_slots: Final = BitMap()
-        self.taint_sets: Final[dict[Taints, BitMap]] = {}
-        """Nodes by the taints that they carry together; nodes with none are not listed."""
+        self._tainted: Final[dict[Taints, tuple[Taints, BitMap]]] = {}
+        """Nodes by the taints that they carry together, with the one tuple that all of them keep;
+        nodes with none are not listed."""
         self._closed: OrderedDict[Tolerance, BitMap] = OrderedDict()
 
     def closed_to(self, tolerance: Tolerance) -> BitMap:
@@ -82,11 +83,20 @@ class NodeSets:
 
     def untolerated(self, tolerance: Tolerance) -> BitMap:
         """Nodes with a taint that filters and is not tolerated."""
+        return self.tainted(lambda taints: not tolerance.all_of(taints))
+
+    def tainted(self, test: Callable[[Taints], bool]) -> BitMap:
+        """Nodes whose taints pass a test."""
         found = BitMap()
-        for taints, nodes in self.taint_sets.items():
-            if not tolerance.all_of(taints):
+        for taints, nodes in self._tainted.values():
+            if test(taints):
                 found |= nodes
         return found
+
+    def same_taints(self, taints: Taints) -> Taints:
+        """The tuple to keep for these taints: the one that other nodes already share."""
+        held = self._tainted.get(taints)
+        return taints if held is None else held[0]
 
     def move(self, before: NodeRecord | None, after: NodeRecord | None, slot: int) -> int:
         """Follows a node in all sets but those of its labels; returns the aspects that changed."""
@@ -131,12 +141,12 @@ class NodeSets:
         if was is now_are or was == now_are:
             return 0
         if was:
-            nodes = self.taint_sets[was]
+            _, nodes = self._tainted[was]
             nodes.discard(slot)
             if not nodes:
-                del self.taint_sets[was]
+                del self._tainted[was]
         if now_are:
-            self.taint_sets.setdefault(now_are, BitMap()).add(slot)
+            self._tainted.setdefault(now_are, (now_are, BitMap()))[1].add(slot)
         return Aspect.TAINTS.value
 
 

@@ -85,7 +85,9 @@ def explanation(
     To be asked in the same step as `decide`, while the index is the same. With the gate off the
     CPU is left out, as everywhere.
     """
-    gaps = removed(request.demand, fleet) if fleet.warm else []
+    if not fleet.warm:
+        return Explanation(nodes=0, reachable=0, removed=())
+    gaps = removed(request.demand, fleet)
     reachable = fleet.all
     for _, nodes in gaps:
         reachable = reachable - nodes

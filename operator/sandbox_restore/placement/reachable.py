@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -107,16 +107,17 @@ def removed(demand: Demand, fleet: FleetIndex) -> list[tuple[Filter, BitMap]]:
     return answer
 
 
-def concerns(demand: Demand, change: NodeChange) -> bool:
+def concerns(demand: Demand, change: NodeChange, *, named: Collection[str] = ()) -> bool:
     """Whether a node's change can alter a decision made for this demand.
 
     Published CPUs count over the whole fleet, whatever their nodes' state (section 2), so a CPU
     that comes or goes concerns every restore; any other change only those that can reach the node
-    before it or after it.
+    before it or after it, and those that ask for it by name. `named`: the uploading node and the
+    nodes that refused the snapshot.
     """
     if not change.matters:
         return False
-    if change.cpu_values_changed:
+    if change.cpu_values_changed or change.name in named:
         return True
     return any(
         node is not None and is_reachable(demand, node) for node in (change.before, change.after)

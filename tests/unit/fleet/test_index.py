@@ -14,7 +14,7 @@ from sandbox_restore.fleet.record import Aspect
 from sandbox_restore.model import names
 from sandbox_restore.model.node import NodeFacts, Taint
 from sandbox_restore.placement.match import Toleration, Tolerations
-from tests.unit.fleet.nodes import AMD, INTEL_A, INTEL_B, LONG_AGO, NOW, fleet, node
+from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, LONG_AGO, NOW, fleet, node
 
 MINUTE = timedelta(minutes=1)
 
@@ -136,6 +136,15 @@ def test_the_history_tells_which_cpus_left_before_the_start() -> None:
     assert index.published(now=NOW + MINUTE) == (INTEL_A,)
 
 
+def test_the_hold_of_each_cpu_ends_by_itself() -> None:
+    index = fleet(node("n1", AMD), node("n2", ARM), node("n3", INTEL_A), published_hold=MINUTE)
+    index.remove("n1", now=NOW)
+    index.remove("n2", now=NOW + MINUTE / 2)
+    seen = [index.published(now=NOW + i * MINUTE / 4) for i in range(8)]
+    assert [AMD in published for published in seen] == [True] * 4 + [False] * 4
+    assert [ARM in published for published in seen] == [True] * 6 + [False] * 2
+
+
 def test_without_a_hold_a_cpu_leaves_with_its_last_node() -> None:
     index = fleet(node("n1", AMD))
     index.apply(node("n1"), now=NOW)
@@ -233,6 +242,25 @@ def test_a_node_that_was_seen_to_go_does_not_come_back() -> None:
     index = fleet(node("n1", AMD))
     index.remove("n1", "uid-of-n1", now=NOW)
     assert index.apply(node("n1", AMD), now=NOW) is None
+    assert len(index) == 0
+
+
+def test_a_node_that_only_a_list_left_out_comes_back_with_its_next_event() -> None:
+    """The list may have been older than the node; without versions nothing tells."""
+    index = fleet(node("n1", AMD))
+    index.replace([], now=NOW)
+    assert index.absent_since("n1", "uid-of-n1", now=NOW + MINUTE) == NOW
+    assert index.apply(node("n1", AMD), now=NOW + MINUTE) is not None
+    assert index.absent_since("n1", "uid-of-n1", now=NOW + MINUTE) is None
+    index.remove("n1", "uid-of-n1", now=NOW + 2 * MINUTE)
+    assert index.absent_since("n1", None, now=NOW + 3 * MINUTE) == NOW + 2 * MINUTE
+    assert index.apply(node("n1", AMD), now=NOW + 3 * MINUTE) is None
+
+
+def test_a_list_does_not_bring_back_a_node_whose_deletion_was_told() -> None:
+    index = fleet(node("n1", AMD))
+    index.remove("n1", "uid-of-n1", now=NOW)
+    index.replace([node("n1", AMD)], now=NOW)
     assert len(index) == 0
 
 

@@ -123,6 +123,8 @@ def test_a_cpu_that_comes_or_goes_concerns_everyone() -> None:
     assert concerns(DEMAND, change(far, labels=labelled))
     known = {**far.labels, names.HOST_CPU_LABEL: AMD}
     assert not concerns(DEMAND, change(far, labels=known))
+    assert concerns(DEMAND, change(far, labels=known), named=["far"])
+    assert not concerns(DEMAND, change(far, ready=False), named=["far"])
     index = fleet(node("last", AMD, group="h"))
     gone = index.remove("last", now=NOW)
     assert gone is not None
