@@ -111,7 +111,7 @@ def make_node(number: int, *, cpus: int, dice: random.Random) -> NodeFacts:
         name=name,
         uid=f"{dice.getrandbits(128):032x}",
         created=NOW - timedelta(days=1, seconds=number),
-        labels=labels,
+        labels=dict(sorted(labels.items())),  # as the API server sends them
         taints=taints,
         unschedulable=number % 41 == 0,
         deleting=number % 1009 == 0,

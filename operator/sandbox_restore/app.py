@@ -108,9 +108,7 @@ class _Operator:
         self.api_problem: str | None = None
 
     async def main(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop.set)
+        self._take_signals()
         async with AsyncExitStack() as stack:
             await self._connect(stack)
             await self._lead(stack)
@@ -307,9 +305,7 @@ class _Operator:
     async def _workers(self) -> AsyncIterator[None]:
         settings = self.settings
         async with AsyncExitStack() as stack:
-            for number in range(settings.workers):
-                work = self.queue.work(self._reconcile, on_error=self._on_error)
-                await stack.enter_async_context(_background(f"worker-{number}", work))
+            await stack.enter_async_context(self._reconciling())
             for name, interval, once in (
                 ("sweep", settings.sweep_interval, self.sweeper.sweep),
                 ("resync", settings.resync_interval, self._resync),
@@ -319,32 +315,60 @@ class _Operator:
                 await stack.enter_async_context(_background(name, loop))
             await stack.enter_async_context(_background("gaps", self._mend_gaps()))
             yield
-            self.health.phase = "stopping"
+
+    @asynccontextmanager
+    async def _reconciling(self) -> AsyncIterator[None]:
+        """The workers; at the end each gets to end the pass that it is in."""
+        workers = [
+            asyncio.create_task(
+                self.queue.work(self._reconcile, on_error=self._on_error), name=f"worker-{number}"
+            )
+            for number in range(self.settings.workers)
+        ]
+        try:
+            yield
+        finally:
+            self.queue.close()
+            _, late = await asyncio.wait(workers, timeout=STOP_GRACE)
+            for worker in late:
+                worker.cancel()
+            if late:
+                await asyncio.wait(late)
 
     async def _watch(self) -> None:
-        """Kopf, last in and first out. Its end without being told to is fatal."""
+        """Kopf, last in and first out. Its end without being told to is fatal.
+
+        Kopf takes the signals for itself and, told by them, waits 5 s for whatever task is younger
+        than itself, such as an open probe connection; so they are taken back, and it is cancelled.
+        """
         ready = asyncio.Event()
         registry = build_registry(
             self.intake, login=session_factory(self.configuration, self.watch_log)
         )
-        kopf_stop = asyncio.Event()
         watching = asyncio.create_task(
-            watch(registry, namespaces=self.settings.namespaces, ready=ready, stop=kopf_stop),
-            name="kopf",
+            watch(registry, namespaces=self.settings.namespaces, ready=ready), name="kopf"
         )
+        stopping = asyncio.create_task(self.stop.wait(), name="stop")
+        began = asyncio.create_task(ready.wait(), name="kopf-ready")
+        await asyncio.wait({watching, stopping, began}, return_when=asyncio.FIRST_COMPLETED)
+        self._take_signals()
         self.health.phase = "leading"
         log.info("operator_started", instance=self.instance)
-        stopping = asyncio.create_task(self.stop.wait())
         await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        told = self.stop.is_set()
-        kopf_stop.set()
-        stopping.cancel()
-        done, _ = await asyncio.wait({watching}, timeout=STOP_GRACE)
-        if not done:
+        self.health.phase = "stopping"
+        for task in (stopping, began):
+            task.cancel()
+        if not watching.done():
             watching.cancel()
-        elif not watching.cancelled() and watching.exception() is not None and not told:
+            await asyncio.wait({watching}, timeout=STOP_GRACE)
+        elif not watching.cancelled() and watching.exception() is not None:
             error = watching.exception()
             raise UnavailableError(f"a watch ended for good: {error}") from error
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop.set)
 
     # --- what the parts call
 

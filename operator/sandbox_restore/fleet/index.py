@@ -222,15 +222,17 @@ class FleetIndex:
         keys = self._keys_of(facts, before=before)
         values = tuple(map(facts.labels.__getitem__, keys))
         changed: tuple[str, ...] = ()
-        cpus_changed = False
+        alone: list[str] = []
         if keys is before.label_keys and values == before.label_values:
             values = before.label_values
         else:
-            values, changed, cpus_changed = self._move_labels(before, keys, values, now=now)
+            values, changed, alone = self.labels.move(
+                (before.label_keys, before.label_values), (keys, values), before.slot
+            )
         after = self._record(facts, keys=keys, values=values, slot=before.slot, before=before)
         if after == before:
             return None
-        return self._store(before, after, what=what, changed=changed, cpus_changed=cpus_changed)
+        return self._store(before, after, what=what, changed=changed, alone=alone, now=now)
 
     def remove(self, name: str, uid: str | None = None, *, now: datetime) -> NodeChange | None:
         """Takes in that a Node object is gone; None when it is not known, or another UID is.
@@ -243,15 +245,13 @@ class FleetIndex:
                 self._tombstones.bury(name, uid, now, certain=True)
             return None
         self._tombstones.bury(name, before.uid, now, certain=uid is not None)
-        cpus_changed = False
-        for key, value in zip(before.label_keys, before.label_values, strict=True):
-            cpus_changed |= self._drop_label(key, value, before.slot, now=now)
+        alone = self.labels.remove(before.label_keys, before.label_values, before.slot)
         what = self._sets.move(before, None, before.slot)
         del self._by_name[name]
         self._by_slot[before.slot] = None
         self._free.append(before.slot)
         return self._change(
-            before, None, what=what, changed=before.label_keys, cpus_changed=cpus_changed
+            before, None, what=what, changed=before.label_keys, alone=alone, now=now
         )
 
     def replace(
@@ -303,13 +303,10 @@ class FleetIndex:
         labels, name = facts.labels, facts.name
         # One string serves as the name and as the value of the host name label.
         given = [name if labels[key] == name else labels[key] for key in keys]
-        values, first = self.labels.place(keys, given, slot)
-        cpus_changed = self.cpu_label in first
-        if cpus_changed:
-            self._cpu_came(labels[self.cpu_label])
+        values, alone = self.labels.place(keys, given, slot)
         self._tombstones.lift(name, facts.uid)
         after = self._record(facts, keys=keys, values=values, slot=slot, before=None)
-        return self._store(None, after, what=0, changed=keys, cpus_changed=cpus_changed)
+        return self._store(None, after, what=0, changed=keys, alone=alone, now=now)
 
     def _take_slot(self) -> int:
         if self._free:
@@ -371,12 +368,13 @@ class FleetIndex:
         *,
         what: int,
         changed: tuple[str, ...],
-        cpus_changed: bool,
+        alone: list[str],
+        now: datetime,
     ) -> NodeChange:
         self._by_name[after.name] = after
         self._by_slot[after.slot] = after
         what |= self._sets.move(before, after, after.slot)
-        return self._change(before, after, what=what, changed=changed, cpus_changed=cpus_changed)
+        return self._change(before, after, what=what, changed=changed, alone=alone, now=now)
 
     def _change(
         self,
@@ -385,12 +383,22 @@ class FleetIndex:
         *,
         what: int,
         changed: tuple[str, ...],
-        cpus_changed: bool,
+        alone: list[str],
+        now: datetime,
     ) -> NodeChange:
+        """What is announced. `alone`: keys of which a value came onto its first node or went off
+        its last one."""
         if changed:
             what |= _LABELS
             if self.cpu_label in changed:
                 what |= _HOST_CPU
+        cpus_changed = self.cpu_label in alone
+        if cpus_changed:
+            self._cpu_moved(
+                None if before is None else before.host_cpu_label,
+                None if after is None else after.host_cpu_label,
+                now=now,
+            )
         change = NodeChange(
             aspects=what,
             before=before,
@@ -402,46 +410,14 @@ class FleetIndex:
             self.version += 1
         return change
 
-    # --- labels
+    # --- published CPUs
 
-    def _move_labels(
-        self,
-        before: NodeRecord,
-        keys: tuple[str, ...],
-        values: tuple[str, ...],
-        *,
-        now: datetime,
-    ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-        """Follows the labels of a known node. Returns the values to keep, the keys that changed,
-        and whether a CPU came or left."""
-        old = dict(zip(before.label_keys, before.label_values, strict=True))
-        new = dict(zip(keys, values, strict=True))
-        changed = [key for key, value in new.items() if old.get(key) != value]
-        gone = [] if keys is before.label_keys else [key for key in old if key not in new]
-        cpus_changed = False
-        for key in (*changed, *gone):
-            was = old.get(key)
-            if was is not None:
-                cpus_changed |= self._drop_label(key, was, before.slot, now=now)
-        for key in changed:
-            new[key], first = self.labels.add(key, new[key], before.slot)
-            if first and key == self.cpu_label:
-                self._cpu_came(new[key])
-                cpus_changed = True
-        values = tuple([new[key] if key in changed else old[key] for key in keys])
-        return values, (*changed, *gone), cpus_changed
-
-    def _cpu_came(self, value: str) -> None:
+    def _cpu_moved(self, before: str | None, after: str | None, *, now: datetime) -> None:
+        """A host-CPU label came onto its first node, or went off its last."""
         self._published = self._with_left = None
-        self._left.pop(value, None)
-
-    def _drop_label(self, key: str, value: str, slot: int, *, now: datetime) -> bool:
-        """Takes a label off a node; True when it was the last one of a CPU label's value."""
-        if not self.labels.discard(key, value, slot) or key != self.cpu_label:
-            return False
-        self._published = self._with_left = None
-        if self._hold:
+        if after is not None:
+            self._left.pop(after, None)
+        if before is not None and self._hold and before not in self.labels.values(self.cpu_label):
             if len(self._left) >= _MAX_LEFT:
                 self._left.popitem(last=False)
-            self._left[value] = now
-        return True
+            self._left[before] = now

@@ -17,6 +17,9 @@ _NOTHING: Final = BitMap()
 _Selection = frozenset[str] | tuple[bool, int]
 """A set of values, or a comparison: (greater, bound)."""
 
+Labels = tuple[tuple[str, ...], tuple[str, ...]]
+"""Keys, sorted, and their values."""
+
 
 def parse_int64(text: str) -> int | None:
     """A decimal integer as kube-scheduler parses one for Gt and Lt, else None.
@@ -129,7 +132,7 @@ class LabelIndex:
             found = index.get(key)
             held = None if found is None else found.values.get(value)
             if found is None or held is None or isinstance(held, int) or found.kept:
-                same, alone = self.add(key, value, slot)
+                same, alone = self._add(key, value, slot)
                 kept.append(same)
                 if alone:
                     first.append(key)
@@ -140,16 +143,63 @@ class LabelIndex:
                 kept.append(held[0])
         return tuple(kept), first
 
-    def add(self, key: str, value: str, slot: int) -> tuple[str, bool]:
-        """The node now carries the label. Returns the string to keep for the value, and whether
-        no other node carries it."""
+    def move(
+        self, before: Labels, after: Labels, slot: int
+    ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+        """Follows the labels of a known node. Returns the values to keep, the keys whose label
+        changed, and those of them of which a value is on its first node or off its last."""
+        if after[0] is before[0]:
+            return self._move_values(before, after, slot)
+        old = dict(zip(*before, strict=True))
+        kept: list[str] = []
+        changed: list[str] = []
+        alone: list[str] = []
+        for key, value in zip(*after, strict=True):
+            was = old.pop(key, None)
+            if was == value:
+                kept.append(was)
+                continue
+            changed.append(key)
+            if was is not None and self._discard(key, was, slot):
+                alone.append(key)
+            same, first = self._add(key, value, slot)
+            kept.append(same)
+            if first:
+                alone.append(key)
+        for key, was in old.items():
+            changed.append(key)
+            if self._discard(key, was, slot):
+                alone.append(key)
+        return tuple(kept), tuple(changed), alone
+
+    def _move_values(
+        self, before: Labels, after: Labels, slot: int
+    ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+        """As `move`, for a node that has the same keys as before."""
+        keys, values = after
+        kept = list(before[1])
+        at = [i for i, was in enumerate(kept) if was != values[i]]
+        alone: list[str] = []
+        for i in at:
+            last = self._discard(keys[i], kept[i], slot)
+            kept[i], first = self._add(keys[i], values[i], slot)
+            if last or first:
+                alone.append(keys[i])
+        return tuple(kept), tuple([keys[i] for i in at]), alone
+
+    def remove(self, keys: tuple[str, ...], values: tuple[str, ...], slot: int) -> list[str]:
+        """Takes all labels of a node out; returns the keys whose value no other node carries."""
+        return [
+            key for key, value in zip(keys, values, strict=True) if self._discard(key, value, slot)
+        ]
+
+    def _add(self, key: str, value: str, slot: int) -> tuple[str, bool]:
         found = self._keys.get(key)
         if found is None:
             found = self._keys[key] = _Key()
         return found.add(value, slot)
 
-    def discard(self, key: str, value: str, slot: int) -> bool:
-        """The node no longer carries the label; True when it was the only one with that value."""
+    def _discard(self, key: str, value: str, slot: int) -> bool:
         found = self._keys[key]
         last = found.discard(value, slot)
         if not found.present:

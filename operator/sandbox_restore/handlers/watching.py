@@ -109,9 +109,8 @@ async def watch(
     *,
     namespaces: Collection[str],
     ready: asyncio.Event,
-    stop: asyncio.Event,
 ) -> None:
-    """Runs Kopf until it is stopped or one of its watches fails for good."""
+    """Runs Kopf until it is cancelled or one of its watches fails for good."""
     await kopf.operator(
         registry=registry,
         settings=kopf_settings(),
@@ -119,5 +118,4 @@ async def watch(
         clusterwide=not namespaces,
         namespaces=list(namespaces),
         ready_flag=ready,
-        stop_flag=stop,
     )

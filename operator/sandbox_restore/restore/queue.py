@@ -40,6 +40,12 @@ class KeyedQueue:
         self._failures: dict[str, int] = {}
         self._backoff = backoff or Backoff()
         self._wakeup = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Workers end after the key that they handle now; what is queued stays where it is."""
+        self._closed = True
+        self._wakeup.set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -76,8 +82,8 @@ class KeyedQueue:
         self._timers.pop(key, None)
         self.add(key)
 
-    async def _take(self) -> str:
-        while True:
+    async def _take(self) -> str | None:
+        while not self._closed:
             for lane, fresh in ((self._fresh, True), (self._slow, False)):
                 while lane:
                     key = lane.popleft()
@@ -87,6 +93,7 @@ class KeyedQueue:
                         return key
             self._wakeup.clear()
             await self._wakeup.wait()
+        return None
 
     def _done(self, key: str) -> None:
         self._active.discard(key)
@@ -99,9 +106,8 @@ class KeyedQueue:
         *,
         on_error: Callable[[str, Exception, float], None],
     ) -> None:
-        """One worker: takes keys until cancelled. `handle` raising means: again, later."""
-        while True:
-            key = await self._take()
+        """One worker, until the queue is closed. `handle` raising means: again, later."""
+        while (key := await self._take()) is not None:
             try:
                 await handle(key)
             except Exception as error:

@@ -111,6 +111,31 @@ def test_counts_per_cpu_and_state() -> None:
     assert (unlabelled.nodes, unlabelled.blocked, unlabelled.deleting) == (1, 1, 1)
 
 
+def test_kept_sets_take_in_new_nodes() -> None:
+    """A set that was asked for once follows every change, common values included."""
+    x = [node(f"n{i}", labels={"x": str(i % 2)}) for i in range(6)]
+    index = fleet(*x[:4])
+    both, above = ["0", "1"], {"greater": True, "bound": 0}
+    assert len(index.labels.one_of("x", both)) == 4
+    assert len(index.labels.compared("x", **above)) == 2  # type: ignore[arg-type]
+    for facts in x[4:]:
+        index.apply(facts, now=NOW)
+    assert index.names(index.labels.one_of("x", both)) == tuple(n.name for n in x)
+    assert index.names(index.labels.compared("x", **above)) == ("n1", "n3", "n5")  # type: ignore[arg-type]
+    index.apply(node("n1", labels={"x": "2"}), now=NOW)
+    assert index.names(index.labels.one_of("x", both)) == ("n0", "n2", "n3", "n4", "n5")
+    assert index.names(index.labels.union("x", ["1", "2", "9"])) == ("n1", "n3", "n5")
+    assert index.labels.one_of("x", []) == index.labels.union("gone", both)
+
+
+def test_few_sets_are_kept_and_the_oldest_go_first() -> None:
+    index = fleet(*(node(f"n{i}", labels={"x": str(i)}) for i in range(200)))
+    for i in range(199):
+        found = index.labels.one_of("x", [str(i), str(i + 1)])
+        assert index.names(found) == tuple(sorted([f"n{i}", f"n{i + 1}"]))
+    assert index.names(index.labels.one_of("x", ["0", "1"])) == ("n0", "n1")
+
+
 # --- published for a while longer (section 12)
 
 

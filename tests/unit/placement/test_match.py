@@ -332,6 +332,8 @@ def test_equal_tolerations_share_one_set() -> None:
         ("-9223372036854775809", None),
         ("0" * 40 + "5", 5),
         ("9" * 63, None),
+        ("9" * 5000, None),
+        ("0" * 5000, 0),
         ("", None),
         ("+", None),
         ("-", None),
