@@ -47,7 +47,7 @@ format: $(STAMP) ## Format and mend what can be mended
 
 .PHONY: testbed
 testbed: $(STAMP) ## Build the control plane once (etcd, kube-apiserver, …) into a per-user cache
-	@$(BIN)/python -m tests.support.testbed build
+	@$(BIN)/python -m tests.support.testbed build > /dev/null
 
 .PHONY: cluster
 cluster: testbed ## Leave a control plane running and print its KUBECONFIG

@@ -114,6 +114,11 @@ class PlacementDecision:
     def held(self) -> bool:
         return self.outcome is Outcome.HELD
 
+    @property
+    def would_change(self) -> bool:
+        """Observed only: with the gate on, the pod would wait or look different."""
+        return self.would is not None and (self.would.held or self.would.rendered != self.rendered)
+
 
 def decide(
     request: PlacementRequest,

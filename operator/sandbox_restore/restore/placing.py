@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from sandbox_restore.fleet.compatibility import Compatibility
+from sandbox_restore.fleet.evidence import capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.restore import PlacementStatus, Restore
 from sandbox_restore.model.sandbox import Execution, SandboxView, Snapshot, Source
@@ -157,7 +158,8 @@ class Placer:
             pod = local_only_pod(
                 self._template, identity=identity, plan=plan, sandbox=row, spec=spec, node=node
             )
-            return Placing(pod=pod, placement=_local_status(execution), log_fields={"node": node})
+            status = self._local_status(execution, snapshot)
+            return Placing(pod=pod, placement=status, log_fields={"node": node})
         plan = RunnerPlan(
             snapshot_id=execution.snapshot_id,
             source=Source.STORAGE,
@@ -211,9 +213,26 @@ class Placer:
         Taken anew from the fleet as it is now, and says so.
         """
         if execution.source is Source.LOCAL:
-            return _local_status(execution)
+            return self._local_status(execution, _snapshot(execution, view))
         decision, request = self._decide(restore, execution, view, _snapshot(execution, view), now)
         return placement_status(decision, explanation(decision, request, self._fleet))
+
+    def _local_status(self, execution: Execution, snapshot: Snapshot | None) -> PlacementStatus:
+        """Section 14: a local-only pod has no choice, so nothing is decided on its placement.
+
+        With the gate on it is said what CPU the snapshot was captured on, for people.
+        """
+        evidence = None
+        if execution.gate and snapshot is not None:
+            evidence = capture_evidence(snapshot, fleet=self._fleet)
+        return PlacementStatus(
+            capture_cpu=(evidence.cpu or "") if evidence is not None else "",
+            evidence=str(evidence.kind) if evidence is not None else "",
+            decision="Unconstrained",
+            reason="LocalOnly",
+            gate=execution.gate,
+            message=LOCAL_MESSAGE.format(node=execution.target_node),
+        )
 
     def _request(
         self, restore: Restore, snapshot: Snapshot, view: SandboxView, gate: Gate
@@ -244,14 +263,4 @@ def _nodes(attempts: Iterable[Execution], *classes: FailureClass) -> tuple[NodeR
         NodeRef(a.node_name, a.node_uid)
         for a in attempts
         if a.failure_class in wanted and a.node_name is not None and a.node_uid is not None
-    )
-
-
-def _local_status(execution: Execution) -> PlacementStatus:
-    """Section 14: a local-only pod has no choice, so nothing is decided on its placement."""
-    return PlacementStatus(
-        decision="Unconstrained",
-        reason="LocalOnly",
-        gate=execution.gate,
-        message=LOCAL_MESSAGE.format(node=execution.target_node),
     )

@@ -329,6 +329,10 @@ def test_observe_changes_no_pod_and_tells_what_it_would_do() -> None:
     assert apply_decision(rendered(), found) == rendered()
     assert found.would is not None
     assert (found.would.outcome, found.would.term) == (Outcome.CONSTRAINED, not_in(AMD))
+    assert found.would_change
+    same = decided(request(gate=Gate.OBSERVE), fleet(node("n1", INTEL_A)))
+    assert not same.would_change
+    assert not decided(request(), index).would_change
 
 
 def test_observe_holds_nothing() -> None:
@@ -336,6 +340,7 @@ def test_observe_holds_nothing() -> None:
     assert found.outcome is Outcome.UNCONSTRAINED
     assert found.would is not None
     assert found.would.outcome is Outcome.HELD
+    assert found.would_change
 
 
 # --- nodes that refused, nodes to avoid (section 11)
