@@ -23,6 +23,8 @@ from tests.support.fleet import matrix_fleet, sandbox_seeds
 RESTORES = 100
 NAMESPACE = "cost"
 PER_RESTORE = {"pods", "sandboxrestores", "events"}
+UNRELATED = {"ping", "schema_state", "unreleased_active", "restoring_without_active"}
+"""Statements that run by the clock or once, whatever is restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +59,25 @@ async def measure(*, restores: int = RESTORES) -> Cost:
             narrator=_Quiet(),
             audit=True,  # type: ignore[arg-type]
         ) as scene:
-            return await _run(scene, restores)
+            await scene.add_namespace(NAMESPACE)
+            return await run(scene, restores=restores, namespace=NAMESPACE)
 
 
-async def _run(scene: Scene, restores: int) -> Cost:
-    await scene.add_namespace(NAMESPACE)
-    seeds = sandbox_seeds(restores, seed=1, namespace=NAMESPACE)
+async def run(scene: Scene, *, restores: int, namespace: str, **spec: object) -> Cost:
+    """The same in a namespace of a scene that is up, whose API server keeps an audit log."""
+    seeds = sandbox_seeds(restores, seed=1, namespace=namespace, prefix=f"{namespace}-cost")
     await scene.add_sandboxes(seeds)
     async with scene.operator(
         host_cpu_placement_enabled="true", host_cpu_compatibility=scene.matrix.compatibility()
     ) as operator:
-        found = await scene.wake(seeds)
+        found = await scene.wake(seeds, **spec)
         failed = [one.seed.restore_name for one in found.sandboxes if not one.succeeded]
         if failed:
             raise SystemExit(f"error: {len(failed)} restores failed, such as {failed[0]}")
         statements = await _statements(operator.health_port)
     return Cost(
         restores=restores,
-        api_writes=_audited(scene.plane.logs("audit")),
+        api_writes=_audited(scene.plane.audit_log, namespace),
         statements=statements,
     )
 
@@ -91,23 +94,18 @@ async def _statements(port: int) -> Counter[str]:
     for line in text.splitlines():
         if line.startswith(name):
             label = line.split('"')[1]
-            if label not in (
-                "ping",
-                "schema_state",
-                "unreleased_active",
-                "restoring_without_active",
-            ):
+            if label not in UNRELATED:
                 found[label] += int(float(line.rsplit(" ", 1)[1]))
     return found
 
 
-def _audited(log: Path) -> Counter[str]:
+def _audited(log: Path, namespace: str) -> Counter[str]:
     """Write requests about pods, restores and Events that the operator made, by verb."""
     found: Counter[str] = Counter()
     for line in log.read_text().splitlines():
         entry: dict[str, Any] = json.loads(line)
         target = entry.get("objectRef", {})
-        if entry.get("stage") != "ResponseComplete" or target.get("namespace") != NAMESPACE:
+        if entry.get("stage") != "ResponseComplete" or target.get("namespace") != namespace:
             continue
         if entry["verb"] in ("get", "list", "watch") or target.get("resource") not in PER_RESTORE:
             continue

@@ -27,7 +27,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
     """Real parts, running; nodes: two a CPU, unlabelled, cordoned and tainted ones beside them."""
     fleet = matrix_fleet(nodes_per_cpu=2, unlabelled=3, cordoned=4, tainted=4)
     folder: Path = tmp_path_factory.mktemp("cluster")
-    async with raised(fleet, folder=folder, narrator=_Quiet()) as scene:  # type: ignore[arg-type]
+    async with raised(fleet, folder=folder, narrator=_Quiet(), audit=True) as scene:  # type: ignore[arg-type]
         yield scene
 
 
