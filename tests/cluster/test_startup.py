@@ -80,7 +80,7 @@ async def test_an_unreachable_api_server_is_exit_code_4(scene: Scene, tmp_path: 
 
 async def test_missing_rights_are_exit_code_4(scene: Scene) -> None:
     operator = OperatorProcess(
-        scene.plane.kubeconfig_for("operator"), scene.dsn, log_path=scene.folder / "rights.log"
+        scene.plane.kubeconfig_for("viewer"), scene.dsn, log_path=scene.folder / "rights.log"
     )
     code, text = await ends(operator)
     assert code == 4

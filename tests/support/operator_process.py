@@ -63,7 +63,6 @@ class OperatorProcess:
             f"{_PREFIX}DATABASE_URL": dsn,
             f"{_PREFIX}HEALTH_HOST": LOOPBACK,
             f"{_PREFIX}HEALTH_PORT": str(self.health_port),
-            f"{_PREFIX}LEASE_NAMESPACE": "default",
             f"{_PREFIX}LOG_FORMAT": "json",
             **(env or {}),
         }

@@ -13,6 +13,19 @@ SETTING: Final = "SPACE_SANDBOX_RESTORE_HOST_CPU_COMPATIBILITY"
 
 _ARROW: Final = "=>"
 _BLANKS: Final = " \t\r\n"
+_MAX_SPLITS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The CPUs of a fleet as one snapshot sees them; each part sorted."""
+
+    loaders: tuple[str, ...] = ()
+    """Published CPUs that can load it."""
+    excluded: tuple[str, ...] = ()
+    """Published CPUs that cannot."""
+    known: tuple[str, ...] = ()
+    """Every CPU that can by the rules of section 4, in the fleet or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,10 @@ class Compatibility:
     """
 
     pairs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    _splits: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, ...], Split]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The last answer of `split` for each lineage, with the published CPUs that it was for."""
 
     @classmethod
     def parse(cls, text: str) -> tuple[Compatibility, list[str]]:
@@ -71,6 +88,28 @@ class Compatibility:
         """Those of `candidates` on which the snapshot may be loaded, sorted."""
         known = self.known_loaders(capture, ancestors)
         return tuple(sorted({cpu for cpu in candidates if cpu in known}))
+
+    def split(
+        self, published: tuple[str, ...], *, capture: str, ancestors: tuple[str, ...]
+    ) -> Split:
+        """Section 8: the published CPUs by whether they can load the snapshot.
+
+        Remembered: a fleet has few lineages, and its published CPUs seldom change.
+        """
+        lineage = (capture, ancestors)
+        kept = self._splits.get(lineage)
+        if kept is not None and kept[0] == published:
+            return kept[1]
+        known = self.known_loaders(capture, ancestors)
+        found = Split(
+            loaders=tuple(sorted(cpu for cpu in published if cpu in known)),
+            excluded=tuple(sorted(cpu for cpu in published if cpu not in known)),
+            known=tuple(sorted(known)),
+        )
+        if len(self._splits) >= _MAX_SPLITS:
+            self._splits.clear()
+        self._splits[lineage] = published, found
+        return found
 
     def known_loaders(self, capture: str, ancestors: Iterable[str] = ()) -> frozenset[str]:
         """Every CPU that the rules of section 4 name as a loader, in the fleet or not."""

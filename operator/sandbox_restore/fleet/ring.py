@@ -31,8 +31,9 @@ class Ring:
     __slots__ = ("_bucket_of", "_members", "_size")
 
     def __init__(self) -> None:
-        self._members: dict[int, int | list[int]] = {}
-        """The one slot of a bucket, or its several."""
+        self._members: dict[int, int | array[int]] = {}
+        """The one slot of a bucket, or its several; side by side in memory, for a visit looks at
+        each and would else wait for each."""
         self._bucket_of = array("H")
         self._size = 0
 
@@ -45,7 +46,7 @@ class Ring:
         if members is None:
             self._members[bucket] = slot
         elif isinstance(members, int):
-            self._members[bucket] = [members, slot]
+            self._members[bucket] = array("I", (members, slot))
         else:
             members.append(slot)
         self._size += 1

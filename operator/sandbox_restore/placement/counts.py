@@ -12,13 +12,13 @@ from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.fleet.record import NodeRecord
 from sandbox_restore.placement.decision import PlacementDecision, PlacementRequest, slots_of
 from sandbox_restore.placement.match import Tolerations
-from sandbox_restore.placement.reachable import Demand, Filter, blocking_filters, removed
+from sandbox_restore.placement.reachable import Demand, Filter, blocking_filters, failing, removed
 
 MAX_NAMES: Final = 10
 """Nodes named for each filter; the rest is only counted."""
 _TAINTS_IN_TEXT: Final = 3
-_LOOKED_AT: Final = 200
-"""Nodes with a loader that are looked at one by one for the nearest change."""
+_LOOKED_AT: Final = 50
+"""Nodes that are looked at one by one, where no single rule keeps the pod off a loader."""
 
 _EFFORT: Final = (
     Filter.CORDONED,
@@ -125,29 +125,38 @@ def _removed(rule: Filter, nodes: BitMap, loaders: BitMap, fleet: FleetIndex) ->
 
 
 def _nearest(demand: Demand, fleet: FleetIndex, loaders: BitMap) -> Nearest | None:
-    """The nodes with a loader that the fewest and easiest rules keep the pod off.
+    """The nodes with a loader that the fewest and easiest rules keep the pod off."""
+    failed = failing(demand, fleet, loaders)
+    for rule in _EFFORT:
+        nodes = failed.get(rule, BitMap())
+        for other, held in failed.items():
+            if nodes and other is not rule:
+                nodes = nodes - held
+        if nodes:
+            return _told((rule,), nodes, demand, fleet)
+    return _nearest_of_several(demand, fleet, loaders - failed[Filter.DELETING])
 
-    Looks at no more than some hundred nodes, so that a large fleet costs no more.
-    """
-    groups: dict[tuple[Filter, ...], list[NodeRecord]] = {}
+
+def _nearest_of_several(demand: Demand, fleet: FleetIndex, loaders: BitMap) -> Nearest | None:
+    """Where two rules or more keep the pod off each node: the best of some that are looked at."""
+    groups: dict[tuple[Filter, ...], BitMap] = {}
     for slot in loaders[:_LOOKED_AT]:
-        node = fleet.at(slot)
-        held = blocking_filters(demand, node)
-        if held and Filter.DELETING not in held:
-            groups.setdefault(held, []).append(node)
+        held = blocking_filters(demand, fleet.at(slot))
+        if held:
+            groups.setdefault(held, BitMap()).add(slot)
     if not groups:
         return None
     best = min(groups, key=lambda held: (len(held), [_EFFORT.index(rule) for rule in held]))
-    nodes = groups[best]
+    return _told(best, groups[best], demand, fleet)
+
+
+def _told(rules: tuple[Filter, ...], nodes: BitMap, demand: Demand, fleet: FleetIndex) -> Nearest:
     taints: tuple[str, ...] = ()
-    if Filter.TAINTED in best:
-        taints = _taints_in_the_way(nodes, demand.requirements.tolerations)
-    return Nearest(
-        filters=best,
-        nodes=len(nodes),
-        names=tuple(sorted(node.name for node in nodes))[:MAX_NAMES],
-        taints=taints,
-    )
+    if Filter.TAINTED in rules:
+        some = [fleet.at(slot) for slot in nodes[:MAX_NAMES]]
+        taints = _taints_in_the_way(some, demand.requirements.tolerations)
+    names = fleet.names(nodes, limit=MAX_NAMES)
+    return Nearest(filters=rules, nodes=len(nodes), names=names, taints=taints)
 
 
 def _taints_in_the_way(nodes: Sequence[NodeRecord], tolerations: Tolerations) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from pyroaring import BitMap
 
-from sandbox_restore.fleet.compatibility import Compatibility
+from sandbox_restore.fleet.compatibility import Compatibility, Split
 from sandbox_restore.fleet.evidence import CaptureEvidence, History, capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.restore import HostCpuPolicy
@@ -231,28 +231,24 @@ def _by_cpu(
         return _cold(request, waits=waits, reason=Reason.COLD_CACHE)
     evidence = capture_evidence(request.snapshot, fleet=fleet, history=history)
     published = fleet.published(now=now)
-    known: frozenset[str] = frozenset()
-    loaders: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
+    split = Split()
     if evidence.cpu is not None:
-        known = compatibility.known_loaders(evidence.cpu, evidence.ancestors)
-        loaders = tuple([cpu for cpu in published if cpu in known])
-        excluded = terms.excluded_cpus(published, known)
+        split = compatibility.split(published, capture=evidence.cpu, ancestors=evidence.ancestors)
     nodes = reachable(request.demand, fleet)
     left, refusers = _without(nodes, request.refused, fleet)
     outcome, reason = verdict(
         request.policy,
         capture_known=evidence.cpu is not None,
-        any_excluded=bool(excluded),
-        loader_reachable=any(left.intersect(fleet.with_cpu(cpu)) for cpu in loaders),
+        any_excluded=bool(split.excluded),
+        loader_reachable=any(left.intersect(fleet.with_cpu(cpu)) for cpu in split.loaders),
     )
     rule = None
     if outcome is Outcome.CONSTRAINED:
         required = request.policy is HostCpuPolicy.REQUIRED
         term = terms.placement_term(
-            excluded=excluded, loaders=known, required=required, key=fleet.cpu_label
+            excluded=split.excluded, loaders=split.known, required=required, key=fleet.cpu_label
         )
-        rule = CpuRule(term=term, excluded=excluded, loaders=loaders)
+        rule = CpuRule(term=term, excluded=split.excluded, loaders=split.loaders)
     rendered = NOTHING_RENDERED
     if reason is Reason.POLICY_IGNORE:
         # An override for bad days: it constrains in no way, not even by what a node has shown.
@@ -267,9 +263,9 @@ def _by_cpu(
         rendered=rendered,
         evidence=evidence,
         published=published,
-        loaders=loaders,
-        excluded=excluded,
-        known_loaders=tuple(sorted(known)),
+        loaders=split.loaders,
+        excluded=split.excluded,
+        known_loaders=split.known,
         nodes=len(fleet),
         reachable=len(nodes),
         source_node=_source(request),

@@ -107,6 +107,11 @@ def removed(demand: Demand, fleet: FleetIndex) -> list[tuple[Filter, BitMap]]:
     return answer
 
 
+def failing(demand: Demand, fleet: FleetIndex, nodes: BitMap) -> dict[Filter, BitMap]:
+    """Those of `nodes` that each rule alone would remove; a node can be with several rules."""
+    return {rule: nodes - passing for rule, passing in _passing(demand, fleet)}
+
+
 def concerns(demand: Demand, change: NodeChange, *, named: Collection[str] = ()) -> bool:
     """Whether a node's change can alter a decision made for this demand.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -51,11 +51,6 @@ class Change(StrEnum):
     """Some node that is allowed now would not be: re-render at once."""
     LOOSER = "Looser"
     """Only allows more: re-render after a steady time."""
-
-
-def excluded_cpus(published: Sequence[str], loaders: Collection[str]) -> tuple[str, ...]:
-    """Section 8: every published CPU that is not a loader, sorted."""
-    return tuple(sorted([cpu for cpu in published if cpu not in loaders]))
 
 
 def placement_term(

@@ -26,11 +26,16 @@ from tests.support.simnode import CapturesInMemory, Matrix, SimNode, load_matrix
 from tests.support.testbed import ControlPlane, NodeSpec, ensure_built, wait_until
 from tests.support.waiting import NotInTimeError, until
 
+RIGHTS = Path(__file__).parents[3] / "docs" / "install" / "rbac.yaml"
 CRD = Path(__file__).parents[3] / "crds" / "space.pplx.net_sandboxrestores.yaml"
 RESTORES = "/apis/space.pplx.net/v1alpha1/namespaces/{}/sandboxrestores"
 FINISH_SECONDS = 240.0
 """How long the restores of one act may take; they take some seconds."""
 
+OPERATOR = "operator"
+"""The user that the operator is, on the API server and in the database."""
+LEASE_NAMESPACE = "sandbox-restore-system"
+_DATABASE = "sandbox_restore_demo"
 _PREFIX = "SPACE_SANDBOX_RESTORE_"
 
 
@@ -65,8 +70,8 @@ class Scene:
         """Prepare the real operator, or a `program` in its place; it is not started yet."""
         self.starts += 1
         return OperatorProcess(
-            self.plane.kubeconfig,
-            self.dsn,
+            self.plane.kubeconfig_for(OPERATOR),
+            self.postgres.dsn_for(_DATABASE, user=OPERATOR),
             env={
                 **{f"{_PREFIX}{name.upper()}": value for name, value in settings.items()},
                 **(environment or {}),
@@ -138,6 +143,23 @@ class Scene:
         done = await asyncio.to_thread(self.plane.kubectl, *args, stdin=stdin)
         return done.stdout
 
+    async def grant_rights(self) -> None:
+        """Give the operator the rights that the docs say it needs, and no others, on both servers.
+
+        The test bed's user stands in for the service account.
+        """
+        rights = RIGHTS.read_text()
+        account = "{kind: ServiceAccount, name: sandbox-restore, namespace: sandbox-restore-system}"
+        assert account in rights
+        await self.kubectl("create", "namespace", LEASE_NAMESPACE)
+        await self.kubectl(
+            "apply", "-f", "-", stdin=rights.replace(account, f"{{kind: User, name: {OPERATOR}}}")
+        )
+        await self.postgres.execute(f"DROP ROLE IF EXISTS {OPERATOR}")
+        await self.postgres.execute(
+            f"CREATE ROLE {OPERATOR} LOGIN IN ROLE sandbox_restore_operator"
+        )
+
     async def migrate(self) -> None:
         """Bring the database's schema up to date with the real command. Raises StoryError."""
         process = await asyncio.create_subprocess_exec(
@@ -174,7 +196,7 @@ async def raised(
         plane = stack.enter_context(ControlPlane.start(ensure_built(), audit=audit))
         narrator.doing("starting Postgres")
         postgres = stack.enter_context(open_postgres())
-        dsn = await postgres.create_database("sandbox_restore_demo")
+        dsn = await postgres.create_database(_DATABASE)
         narrator.doing("adding the simulated nodes, the custom resource and the schema")
         plane.add_nodes(fleet)
         nodes = SimNode(
@@ -199,6 +221,7 @@ async def raised(
             scene.migrate(),
             asyncio.to_thread(plane.wait_nodes_ready),
         )
+        await scene.grant_rights()
         await scene.kubectl(
             "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
         )

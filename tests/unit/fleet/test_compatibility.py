@@ -145,6 +145,16 @@ def test_loaders_are_sorted_and_among_the_candidates() -> None:
     assert found.known_loaders("b") == frozenset("abcz")
 
 
+def test_excluded_are_the_published_that_are_no_loaders() -> None:
+    found = parsed("b=>z,b=>gone")
+    split = found.split(("z", "b", "a"), capture="b", ancestors=())
+    assert (split.loaders, split.excluded, split.known) == (("b", "z"), ("a",), ("b", "gone", "z"))
+    assert found.split((), capture="b", ancestors=()).excluded == ()
+    assert found.split(("a", "b", "c"), capture="b", ancestors=()).excluded == ("a", "c")
+    lineage = found.split(("a", "b", "z"), capture="b", ancestors=("z",))
+    assert (lineage.loaders, lineage.known) == (("z",), ("z",))
+
+
 CPUS = st.sampled_from(["a", "b", "c", "d", "unknown"])
 
 
@@ -164,3 +174,6 @@ def test_the_set_form_agrees_with_the_single_one(
     }
     assert found.known_loaders(capture, ancestors) == one_by_one
     assert set(found.loaders(capture, ancestors, "abcd")) == one_by_one
+    split = found.split(tuple("abcd"), capture=capture, ancestors=tuple(ancestors))
+    assert set(split.loaders) == one_by_one
+    assert set(split.excluded) == set("abcd") - one_by_one

@@ -119,10 +119,10 @@ def test_sandbox_pod_restore_host_cpu_storage_only() -> None:
 
 CPU_MODULES: tuple[ModuleType, ...] = (cpu, evidence, compatibility)
 CPU_PARTS: dict[Any, tuple[str, ...]] = {
-    Compatibility: ("can_load", "loaders", "known_loaders", "parse"),
+    Compatibility: ("can_load", "loaders", "known_loaders", "split", "parse"),
     FleetIndex: ("published", "with_cpu", "unusable_labels", "counts"),
     decision: ("_by_cpu", "loader_nodes", "verdict", "capture_evidence"),
-    term: ("excluded_cpus", "placement_term", "term_of"),
+    term: ("placement_term", "term_of"),
     shortlist: ("_allowed", "_with_compatible"),
 }
 

@@ -17,7 +17,6 @@ from sandbox_restore.placement.term import (
     CpuTerm,
     Rendered,
     and_required,
-    excluded_cpus,
     one_term_per_node,
     placement_term,
     render,
@@ -25,7 +24,7 @@ from sandbox_restore.placement.term import (
     term_change,
     term_of,
 )
-from tests.unit.fleet.nodes import AMD, INTEL_A, INTEL_B, node
+from tests.unit.fleet.nodes import AMD, INTEL_B, node
 from tests.unit.placement.asks import REQUIRED
 from tests.unit.placement.test_match import NODES, PODS
 
@@ -109,11 +108,6 @@ def test_what_is_added_narrows_every_pod_by_exactly_that(
             and facts.name not in rendered.node_exclusions
         )
         assert matches(narrowed, facts) == (matches(plain, facts) and passes)
-
-
-def test_excluded_are_the_published_that_are_no_loaders_sorted() -> None:
-    assert excluded_cpus((INTEL_B, AMD, INTEL_A), {INTEL_A}) == (AMD, INTEL_B)
-    assert excluded_cpus((), {INTEL_A}) == ()
 
 
 def test_the_term_is_sorted_whatever_it_was_made_of() -> None:
