@@ -23,7 +23,13 @@ from tests.support.fleet import matrix_fleet, sandbox_seeds
 RESTORES = 100
 NAMESPACE = "cost"
 PER_RESTORE = {"pods", "sandboxrestores", "events"}
-UNRELATED = {"ping", "schema_state", "unreleased_active", "restoring_without_active"}
+UNRELATED = {
+    "ping",
+    "schema_state",
+    "active_executions",
+    "unreleased_active",
+    "restoring_without_active",
+}
 """Statements that run by the clock or once, whatever is restored."""
 
 

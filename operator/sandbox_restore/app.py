@@ -9,7 +9,7 @@ health server. When the Lease is lost the process ends at once, with none of tha
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -36,7 +36,7 @@ from sandbox_restore.handlers.watching import session_factory, watch
 from sandbox_restore.health import Health, serve
 from sandbox_restore.kube.client import KubeClient, NotFoundError, load_configuration
 from sandbox_restore.kube.lease import Lease
-from sandbox_restore.kube.objects import RESTORES, KubeObjects
+from sandbox_restore.kube.objects import RESTORES, KubeObjects, Listed
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model import names
 from sandbox_restore.model.crd import absent_fields
@@ -185,7 +185,7 @@ class _Operator:
 
     async def _lead(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        await stack.enter_async_context(_background("pings", self._ping()))
+        await stack.enter_async_context(self._background("pings", self._ping()))
         lease = Lease(
             self.client,
             namespace=settings.lease_namespace,
@@ -276,26 +276,30 @@ class _Operator:
         """Index, pods and restores from our own chunked lists, before the first decision."""
         began = time.monotonic()
         nodes, pods, restores = await self._first_lists()
-        self.state.replace_nodes(nodes, utc_now())
-        self.state.replace_pods(pods)
-        self.state.replace_restores(restores)
+        self.state.replace_nodes(nodes.items, utc_now(), version=nodes.version)
+        self.state.replace_pods(pods.items, version=pods.version)
+        self.state.replace_restores(restores.items, version=restores.version)
         self.intake.concerned(self.state.sandboxes())
         log.info(
             "index_warm",
-            nodes=len(nodes),
-            pods=len(pods),
-            restores=len(restores),
+            nodes=len(nodes.items),
+            pods=len(pods.items),
+            restores=len(restores.items),
             seconds=round(time.monotonic() - began, 3),
         )
 
-    async def _first_lists(self) -> tuple[list[NodeFacts], list[PodFacts], list[Restore]]:
+    async def _first_lists(
+        self,
+    ) -> tuple[Listed[NodeFacts], Listed[PodFacts], Listed[Restore]]:
         while True:
             try:
-                return await asyncio.gather(
-                    self.kube.nodes(), self.kube.pods(), self.kube.restores()
-                )
-            except UnavailableError as error:
-                log.warning("index_not_warm", problem=str(error))
+                async with asyncio.TaskGroup() as group:
+                    nodes = group.create_task(self.kube.nodes())
+                    pods = group.create_task(self.kube.pods())
+                    restores = group.create_task(self.kube.restores())
+                return nodes.result(), pods.result(), restores.result()
+            except* UnavailableError as errors:
+                log.warning("index_not_warm", problem=str(errors.exceptions[0]))
                 await asyncio.sleep(1.0)
 
     def _stand_by(self) -> None:
@@ -312,8 +316,11 @@ class _Operator:
                 ("relist", settings.relist_interval, self._relist_all),
             ):
                 loop = _every(interval.total_seconds(), once, name=name)
-                await stack.enter_async_context(_background(name, loop))
-            await stack.enter_async_context(_background("gaps", self._mend_gaps()))
+                await stack.enter_async_context(self._background(name, loop))
+            await stack.enter_async_context(self._background("gaps", self._mend_gaps()))
+            await stack.enter_async_context(
+                self._background("first-sweep", self.sweeper.first_sweep())
+            )
             yield
 
     @asynccontextmanager
@@ -391,8 +398,12 @@ class _Operator:
             self.metrics.failures.labels(step.failure_class).inc()
 
     def _on_change(self, sandbox_id: str, version: int) -> None:
-        if self.views.announced(sandbox_id, version):
+        if self.views.announced(sandbox_id, version) and self._is_ours(sandbox_id):
             self.queue.add(sandbox_id)
+
+    def _is_ours(self, sandbox_id: str) -> bool:
+        """Named by a restore or a restore pod: the platform reports on every other one as well."""
+        return bool(self.state.restores_of(sandbox_id) or self.state.pods_of(sandbox_id))
 
     def _on_db_gap(self) -> None:
         self.views.forget()
@@ -406,24 +417,41 @@ class _Operator:
         while True:
             kind = await self.gaps.get()
             log.info("watch_gap", kind=kind)
-            with contextlib.suppress(SandboxRestoreError):
-                await self._relist(kind)
+            for _ in itertools.count():
+                if await self._relisted(kind):
+                    break
+                await asyncio.sleep(2.0)
 
     async def _relist(self, kind: str) -> None:
         if kind == "nodes":
-            self.intake.concerned(self.state.replace_nodes(await self.kube.nodes(), utc_now()))
+            nodes = await self.kube.nodes()
+            found = self.state.replace_nodes(nodes.items, utc_now(), version=nodes.version)
         elif kind == "pods":
-            self.intake.concerned(self.state.replace_pods(await self.kube.pods()))
+            pods = await self.kube.pods()
+            found = self.state.replace_pods(pods.items, version=pods.version)
         else:
-            self.intake.concerned(self.state.replace_restores(await self.kube.restores()))
+            restores = await self.kube.restores()
+            found = self.state.replace_restores(restores.items, version=restores.version)
+        self.intake.concerned(found)
+
+    async def _relisted(self, kind: str) -> bool:
+        try:
+            await self._relist(kind)
+        except SandboxRestoreError as error:
+            log.warning("relist_failed", kind=kind, problem=str(error))
+            return False
+        return True
 
     async def _relist_all(self) -> None:
         for kind in ("nodes", "pods", names.PLURAL):
-            await self._relist(kind)
+            await self._relisted(kind)
 
     async def _resync(self) -> None:
         """The slow safety net: each unfinished restore is looked at again."""
         waiting = {r.spec.sandbox_id for r in self.state.restores() if not r.finished}
+        for sandbox_id in waiting:
+            # An announcement may have been lost without a sign: the row is read again.
+            self.views.drop(sandbox_id)
         self.intake.concerned(waiting, slow=True)
 
     async def _ping(self) -> None:
@@ -448,6 +476,24 @@ class _Operator:
         for kind, age in self.watch_log.ages().items():
             self.metrics.watch_age.labels(kind).set(-1 if age is None else age)
 
+    @asynccontextmanager
+    async def _background(self, name: str, work: Awaitable[None]) -> AsyncIterator[None]:
+        """A task that lives as long as the block; its crash is logged, and fatal for the probe."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                log.error("task_crashed", task=name, exc_info=error)
+                self.health.fatal = f"task {name} has crashed: {error}"
+
+        task = asyncio.create_task(guarded(), name=name)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task}, timeout=STOP_GRACE)
+
     async def _until_stopped(self, work: Awaitable[None]) -> bool:
         """Waits for the work, or for the stop: False."""
         task = asyncio.ensure_future(work)
@@ -467,25 +513,6 @@ async def _problem(check: Awaitable[object]) -> str | None:
     except SandboxRestoreError as error:
         return str(error)
     return None
-
-
-@asynccontextmanager
-async def _background(name: str, work: Awaitable[None]) -> AsyncIterator[None]:
-    """A task that lives as long as the block; its crash is logged, never silent."""
-
-    async def guarded() -> None:
-        try:
-            await work
-        except Exception as error:
-            log.error("task_crashed", task=name, exc_info=error)
-            raise
-
-    task = asyncio.create_task(guarded(), name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task}, timeout=STOP_GRACE)
 
 
 async def _every(seconds: float, once: Callable[[], Awaitable[None]], *, name: str) -> None:

@@ -138,7 +138,7 @@ def ended(
 ) -> dict[str, Any]:
     """Fields of a bound pod whose kubelet reported the runner terminated."""
     end = RunnerEnd(exit_code=exit_code, reason=reason, message=message, finished=ago(1))
-    return bound(phase="Failed", runner_end=end, terminal_since=ago(1), **fields)
+    return bound(phase="Failed", runner_end=end, **fields)
 
 
 def node(name: str = "n1", **fields: Any) -> NodeFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyroaring import BitMap
 
@@ -30,6 +30,13 @@ class Tolerance(Hashable, Protocol):
         """Every taint that filters is tolerated."""
 
 
+class _Shut(NamedTuple):
+    """The nodes that are shut to pods with some tolerations."""
+
+    closed: BitMap
+    tainted: BitMap
+
+
 class NodeSets:
     """Sets of slots, one for each thing that is asked of many nodes at once.
 
@@ -37,7 +44,7 @@ class NodeSets:
     """
 
     __slots__ = (
-        "_closed",
+        "_kept",
         "_tainted",
         "all",
         "cordoned",
@@ -61,29 +68,33 @@ class NodeSets:
         self._tainted: Final[dict[Taints, tuple[Taints, BitMap]]] = {}
         """Nodes by the taints that they carry together, with the one tuple that all of them keep;
         nodes with none are not listed."""
-        self._closed: OrderedDict[Tolerance, BitMap] = OrderedDict()
+        self._kept: OrderedDict[Tolerance, _Shut] = OrderedDict()
 
     def closed_to(self, tolerance: Tolerance) -> BitMap:
         """Nodes that take no pod with these tolerations, whatever it selects (section 7).
 
-        They are cordoned, tainted, being deleted or under a placement block. The set is kept and
-        follows every change, for tolerations come from the few templates that there are.
+        They are cordoned, tainted, being deleted or under a placement block.
         """
-        kept = self._closed.get(tolerance)
-        if kept is not None:
-            return kept
-        closed = self.deleting | self.labels.having(PLACEMENT_BLOCK_LABEL)
-        if not tolerance.cordon:
-            closed |= self.cordoned
-        closed |= self.untolerated(tolerance)
-        if len(self._closed) >= _MAX_TOLERANCES:
-            self._closed.popitem(last=False)
-        self._closed[tolerance] = closed
-        return closed
+        return self._shut(tolerance).closed
 
     def untolerated(self, tolerance: Tolerance) -> BitMap:
         """Nodes with a taint that filters and is not tolerated."""
-        return self.tainted(lambda taints: not tolerance.all_of(taints))
+        return self._shut(tolerance).tainted
+
+    def _shut(self, tolerance: Tolerance) -> _Shut:
+        """Both are kept and follow every change: tolerations come from the few templates that
+        there are, while a fleet can have as many different taints as nodes."""
+        kept = self._kept.get(tolerance)
+        if kept is not None:
+            return kept
+        tainted = self.tainted(lambda taints: not tolerance.all_of(taints))
+        closed = tainted | self.deleting | self.labels.having(PLACEMENT_BLOCK_LABEL)
+        if not tolerance.cordon:
+            closed |= self.cordoned
+        if len(self._kept) >= _MAX_TOLERANCES:
+            self._kept.popitem(last=False)
+        self._kept[tolerance] = found = _Shut(closed, tainted)
+        return found
 
     def tainted(self, test: Callable[[Taints], bool]) -> BitMap:
         """Nodes whose taints pass a test."""
@@ -110,11 +121,11 @@ class NodeSets:
             what |= Aspect.REMOVED.value
             self.all.discard(slot)
             self.ring.discard(slot)
-        for tolerance, closed in self._closed.items():
-            if after is not None and _is_closed(after, tolerance):
-                closed.add(slot)
-            else:
-                closed.discard(slot)
+        for tolerance, kept in self._kept.items():
+            tainted = after is not None and _is_tainted(after, tolerance)
+            _put(kept.tainted, slot, here=tainted)
+            closed = tainted or (after is not None and _is_closed(after, tolerance))
+            _put(kept.closed, slot, here=closed)
         return what
 
     def _move_states(self, before: NodeRecord | None, after: NodeRecord | None, slot: int) -> int:
@@ -168,11 +179,22 @@ def _states(node: NodeRecord) -> int:
     )
 
 
+def _is_tainted(node: NodeRecord, tolerance: Tolerance) -> bool:
+    """As `untolerated`, for one node."""
+    return bool(node.taints) and not tolerance.all_of(node.taints)
+
+
 def _is_closed(node: NodeRecord, tolerance: Tolerance) -> bool:
-    """As `closed_to`, for one node."""
+    """As `closed_to`, for one node and without its taints."""
     return (
         node.deleting
         or (node.unschedulable and not tolerance.cordon)
         or PLACEMENT_BLOCK_LABEL in node.label_keys
-        or (bool(node.taints) and not tolerance.all_of(node.taints))
     )
+
+
+def _put(nodes: BitMap, slot: int, *, here: bool) -> None:
+    if here:
+        nodes.add(slot)
+    else:
+        nodes.discard(slot)

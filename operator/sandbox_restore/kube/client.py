@@ -134,7 +134,7 @@ class KubeClient:
             ) from error
         if 200 <= response.status < 300:
             return raw
-        raise _error(response.status, raw, f"{method} {path}")
+        raise _error(response.status, raw, f"{method} {path}", patch=content_type == JSON_PATCH)
 
     async def pages(
         self, path: str, *, query: Mapping[str, str] | None = None
@@ -179,7 +179,7 @@ def _continue_of(raw: bytes) -> str:
     return _listed(raw).metadata.continue_
 
 
-def _error(status: int, raw: bytes, what: str) -> SandboxRestoreError:
+def _error(status: int, raw: bytes, what: str, *, patch: bool) -> SandboxRestoreError:
     try:
         told = msgspec.json.decode(raw, type=_Status)
     except msgspec.DecodeError:
@@ -189,18 +189,17 @@ def _error(status: int, raw: bytes, what: str) -> SandboxRestoreError:
         return NotFoundError(words)
     if status == 410:
         return ExpiredError(words)
-    if status == 409 or (status == 422 and "test" in told.message and "patch" in told.message):
+    # The API server answers a failed `test` of a JSON patch with 422 and no details.
+    if status == 409 or (status == 422 and patch):
         return ConflictError(words)
-    if status == 403 and "is being terminated" in told.message:
-        return RejectedError(words)
-    if status == 403 and (
-        "exceeded quota" in told.message or "violates PodSecurity" in told.message
-    ):
-        return RejectedError(words)
-    if status == 403 and "denied the request" in told.message:
-        return RejectedError(words)
-    if status in (401, 403):
+    if status == 401 or (status == 403 and _wants_rights(told.message)):
         return PermissionDeniedError(words)
     if status == 429 or status >= 500:
         return UnavailableError(words)
     return RejectedError(words)
+
+
+def _wants_rights(message: str) -> bool:
+    """RBAC names the user and what it cannot do; any other 403 is an admission plugin's no
+    (quota, LimitRange, Pod Security, a policy, a namespace that is going away)."""
+    return 'User "' in message and " cannot " in message

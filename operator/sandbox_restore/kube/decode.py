@@ -90,6 +90,7 @@ class _Terminated(Struct, rename="camel"):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    started_at: datetime | None = None
     finished_at: datetime | None = None
 
 
@@ -108,7 +109,6 @@ class _PodStatus(Struct, rename="camel"):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
-    nominated_node_name: str | None = None
     conditions: list[_Condition] | None = None
     container_statuses: list[_ContainerStatus] | None = None
 
@@ -147,10 +147,22 @@ class PodList(Struct):
 
 
 class RestoreList(Struct):
-    """One page of SandboxRestores."""
+    """One page of SandboxRestores, not decoded yet: one that an older CRD let in stops no list."""
 
     metadata: ListMeta
-    items: list[_Restore]
+    items: list[msgspec.Raw]
+
+
+class _AnyList(Struct):
+    metadata: ListMeta
+
+
+_any_list = msgspec.json.Decoder(_AnyList).decode
+
+
+def list_version(raw: bytes) -> int:
+    """The resource version that a list shows."""
+    return _integer(_any_list(raw).metadata.resource_version)
 
 
 node_list = msgspec.json.Decoder(NodeList).decode
@@ -190,6 +202,13 @@ def node_facts(node: _Node) -> NodeFacts:
     )
 
 
+def _has_run(ended: _Terminated) -> bool:
+    """A container that its runtime could not start is reported terminated all the same."""
+    if ended.reason in ("StartError", "ContainerCannotRun"):
+        return False
+    return ended.started_at is not None and ended.started_at > _EPOCH
+
+
 def _runner_end(pod: _Pod) -> tuple[bool, RunnerEnd | None]:
     """Whether the runner was ever reported started, and its end as reported."""
     for status in pod.status.container_statuses or ():
@@ -204,18 +223,8 @@ def _runner_end(pod: _Pod) -> tuple[bool, RunnerEnd | None]:
             message=ended.message,
             finished=ended.finished_at,
         )
-        return end.is_report, end
+        return end.is_report and _has_run(ended), end
     return False, None
-
-
-def _terminal_since(pod: _Pod, end: RunnerEnd | None) -> datetime | None:
-    """When a terminal pod ended: the runner's end, else the last change of any condition."""
-    if pod.status.phase not in ("Succeeded", "Failed"):
-        return None
-    if end is not None and end.finished is not None:
-        return end.finished
-    times = [c.last_transition_time for c in pod.status.conditions or () if c.last_transition_time]
-    return max(times, default=pod.metadata.creation_timestamp)
 
 
 def pod_facts(pod: _Pod) -> PodFacts:
@@ -239,7 +248,6 @@ def pod_facts(pod: _Pod) -> PodFacts:
         finalizers=tuple(meta.finalizers),
         gates=tuple(g.name for g in spec.scheduling_gates or ()),
         node_name=spec.node_name or None,
-        nominated_node=status.nominated_node_name or None,
         scheduled_at=(
             scheduled.last_transition_time
             if scheduled is not None and scheduled.status == "True"
@@ -259,12 +267,8 @@ def pod_facts(pod: _Pod) -> PodFacts:
             disruption.reason if disruption is not None and disruption.status == "True" else None
         ),
         ready=ready is not None and ready.status == "True",
-        ready_since=(
-            ready.last_transition_time if ready is not None and ready.status == "True" else None
-        ),
         runner_started=started,
         runner_end=end,
-        terminal_since=_terminal_since(pod, end),
     )
 
 

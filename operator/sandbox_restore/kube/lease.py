@@ -50,7 +50,6 @@ class Lease:
         self._monotonic = monotonic
         self._seen: tuple[str, float] = ("", 0.0)
         self._current: dict[str, Any] = {}
-        self.held_since: float | None = None
         self.renewed_at: float | None = None
 
     @property
@@ -63,7 +62,6 @@ class Lease:
         while True:
             try:
                 if await self._try():
-                    self.held_since = self._monotonic()
                     log.info("lease_acquired", lease=self._name, holder=self.holder)
                     return
                 on_wait()
@@ -100,18 +98,33 @@ class Lease:
                     f"Lease {self._name} was not renewed for {self._duration:.0f} s"
                 )
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(min(left, max(self._interval, 1.0))):
                     await self._write(self._current)
             except ConflictError:
-                found = await self._read()
-                if found.get("spec", {}).get("holderIdentity") != self.holder:
-                    other = found.get("spec", {}).get("holderIdentity")
-                    raise LeaseLostError(f"Lease {self._name} is held by {other}") from None
-                self._current = found
+                await self._look_again()
             except NotFoundError:
-                await self._create()
+                self._current = {}
+                await self._restore_missing()
             except (SandboxRestoreError, TimeoutError) as error:
                 log.warning("lease_not_renewed", lease=self._name, problem=str(error))
+
+    async def _look_again(self) -> None:
+        """Somebody has written the Lease: LeaseLostError if it is another holder's now."""
+        try:
+            found = await self._read()
+        except SandboxRestoreError as error:
+            log.warning("lease_not_read", lease=self._name, problem=str(error))
+            return
+        holder = found.get("spec", {}).get("holderIdentity")
+        if holder != self.holder:
+            raise LeaseLostError(f"Lease {self._name} is held by {holder}")
+        self._current = found
+
+    async def _restore_missing(self) -> None:
+        try:
+            await self._create()
+        except SandboxRestoreError as error:
+            log.warning("lease_not_created", lease=self._name, problem=str(error))
 
     async def give_back(self) -> None:
         """Clears the holder, so that another need not wait for the Lease to expire."""

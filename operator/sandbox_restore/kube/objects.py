@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from sandbox_restore.errors import ConflictError
 from sandbox_restore.kube import decode
@@ -24,6 +25,17 @@ from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 
 T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """The objects of one consistent list, and the resource version that it shows."""
+
+    items: list[T]
+    version: int
+
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -47,43 +59,43 @@ class KubeObjects:
 
     # --- lists
 
-    async def nodes(self) -> list[NodeFacts]:
+    async def nodes(self) -> Listed[NodeFacts]:
         """All nodes, from one consistent chunked list."""
-        return await _whole(self._nodes)
+        return await self._whole(NODES, _nodes)
 
-    async def _nodes(self) -> AsyncIterator[NodeFacts]:
-        async for raw in self.client.pages(NODES):
-            for node in decode.node_list(raw).items:
-                yield decode.node_facts(node)
-
-    async def pods(self) -> list[PodFacts]:
-        """All pods that carry the sandbox label, in every namespace."""
+    async def pods(self) -> Listed[PodFacts]:
+        """All pods that carry the sandbox label, in every namespace that is served."""
         paths = [_pods(n) for n in self._namespaces] or [PODS]
-        listed = [
-            await _whole(partial(self._listed_pods, path, names.SANDBOX_LABEL)) for path in paths
-        ]
-        return [pod for page in listed for pod in page]
+        return _joined(
+            [await self._whole(path, _pods_of, selector=names.SANDBOX_LABEL) for path in paths]
+        )
 
-    async def sandbox_pods(self, namespace: str, sandbox_id: str) -> list[PodFacts]:
+    async def sandbox_pods(self, namespace: str, sandbox_id: str) -> Listed[PodFacts]:
         """The pods of one sandbox in its namespace, read now."""
         selector = f"{names.SANDBOX_LABEL}={sandbox_id}"
-        return await _whole(lambda: self._listed_pods(_pods(namespace), selector))
+        return await self._whole(_pods(namespace), _pods_of, selector=selector)
 
-    async def _listed_pods(self, path: str, selector: str) -> AsyncIterator[PodFacts]:
-        async for raw in self.client.pages(path, query={"labelSelector": selector}):
-            for pod in decode.pod_list(raw).items:
-                yield decode.pod_facts(pod)
-
-    async def restores(self) -> list[Restore]:
+    async def restores(self) -> Listed[Restore]:
         """All SandboxRestores, in every namespace that is served."""
         paths = [_restores(n) for n in self._namespaces] or [RESTORES]
-        listed = [await _whole(partial(self._listed_restores, path)) for path in paths]
-        return [restore for page in listed for restore in page]
+        return _joined([await self._whole(path, _restores_of) for path in paths])
 
-    async def _listed_restores(self, path: str) -> AsyncIterator[Restore]:
-        async for raw in self.client.pages(path):
-            for restore in decode.restore_list(raw).items:
-                yield decode.restore_record(restore)
+    async def _whole(
+        self, path: str, items_of: Callable[[bytes], list[T]], *, selector: str = ""
+    ) -> Listed[T]:
+        """A list from first page to last; starts again when its token expired (410)."""
+        query = {"labelSelector": selector} if selector else None
+        for _ in range(5):
+            found: list[T] = []
+            version = 0
+            try:
+                async for raw in self.client.pages(path, query=query):
+                    found += items_of(raw)
+                    version = decode.list_version(raw)
+            except ExpiredError:
+                continue
+            return Listed(found, version)
+        raise ExpiredError(f"GET {path}: the list expired five times while it was read")
 
     # --- single reads; None when there is no such object
 
@@ -230,11 +242,28 @@ def _without_fence(pod: PodFacts) -> list[dict[str, Any]]:
     ]
 
 
-async def _whole(pages: Callable[[], AsyncIterator[T]]) -> list[T]:
-    """A list from first page to last; starts again when its token expired (410)."""
-    for _ in range(5):
+def _nodes(raw: bytes) -> list[NodeFacts]:
+    return [decode.node_facts(node) for node in decode.node_list(raw).items]
+
+
+def _pods_of(raw: bytes) -> list[PodFacts]:
+    return [decode.pod_facts(pod) for pod in decode.pod_list(raw).items]
+
+
+def _restores_of(raw: bytes) -> list[Restore]:
+    """One that an older CRD let in is left out and told: it must not stop the list of all."""
+    found = []
+    for item in decode.restore_list(raw).items:
         try:
-            return [item async for item in pages()]
-        except ExpiredError:
-            continue
-    raise ExpiredError("the list expired five times while it was read")
+            found.append(decode.restore_from_json(bytes(item)))
+        except msgspec.ValidationError as error:
+            log.error("restore_unreadable", problem=str(error))
+    return found
+
+
+def _joined(lists: list[Listed[T]]) -> Listed[T]:
+    """Lists of several namespaces: no younger than the oldest of them."""
+    return Listed(
+        [item for listed in lists for item in listed.items],
+        min((listed.version for listed in lists), default=0),
+    )

@@ -39,7 +39,6 @@ class PodFacts:
     gates: tuple[str, ...] = ()
     """Names in `spec.schedulingGates`."""
     node_name: str | None = None
-    nominated_node: str | None = None
     scheduled_at: datetime | None = None
     """Last transition of condition `PodScheduled` when it is `True`."""
     unschedulable_message: str = ""
@@ -56,12 +55,9 @@ class PodFacts:
     """Reason of condition `DisruptionTarget` when it is `True`."""
     ready: bool = False
     """Condition `Ready` is `True`: the runner has loaded the snapshot (runner contract)."""
-    ready_since: datetime | None = None
     runner_started: bool = False
     """The runner container was ever reported running or terminated by its kubelet."""
     runner_end: RunnerEnd | None = None
-    terminal_since: datetime | None = None
-    """When the pod reached a terminal phase, as far as its status tells."""
 
     @property
     def deleting(self) -> bool:

@@ -100,7 +100,10 @@ def explanation(
     loaders = fleet.labels.union(fleet.cpu_label, decision.loaders)
     refused = slots_of(request.refused, fleet)
     able = reachable & loaders
-    labelled = fleet.labels.union(fleet.cpu_label, decision.published)
+    unusable = fleet.labels.values(fleet.cpu_label) - set(decision.published)
+    labelled = fleet.labels.having(fleet.cpu_label)
+    if unusable:
+        labelled = labelled - fleet.labels.union(fleet.cpu_label, unusable)
     return Explanation(
         nodes=len(fleet),
         reachable=len(reachable),

@@ -61,6 +61,15 @@ def choose(
             message=f"sandbox {row.id} has no full snapshot {named}",
             final=True,
         )
+    if row.pinned_node is not None and restore.spec.evacuation is not UNSET:
+        return NoPlan(
+            reason="EvacuationBlocked",
+            message=(
+                f"the sandbox is pinned to node {row.pinned_node}; evacuating a pinned sandbox is "
+                "not supported yet"
+            ),
+            final=True,
+        )
     if row.pinned_node is not None:
         return LocalPlan(
             node=row.pinned_node,
@@ -68,7 +77,7 @@ def choose(
             origin=f"the sandbox is pinned to node {row.pinned_node}",
         )
     if named is not UNSET:
-        return _from_named(_named(fulls, named), fulls, row, storage_uri_prefixes)
+        return _from_named(_named(fulls, named), storage_uri_prefixes)
     return _from_newest(fulls, row, storage_uri_prefixes)
 
 
@@ -77,8 +86,10 @@ def _named(fulls: list[Snapshot], name: str) -> Snapshot:
 
 
 def _newest_captured(fulls: list[Snapshot]) -> Snapshot | None:
-    held = [s for s in fulls if s.state is not SnapshotState.FAILED]
-    return max(held, key=lambda s: (s.captured_at or _NEVER, s.id), default=None)
+    """The newest, capture time unknown = newest; a failed upload's is still on its node."""
+    return max(
+        fulls, key=lambda s: (s.captured_at is None, s.captured_at or _NEVER, s.id), default=None
+    )
 
 
 def newest_ready(fulls: list[Snapshot]) -> Snapshot | None:
@@ -87,10 +98,9 @@ def newest_ready(fulls: list[Snapshot]) -> Snapshot | None:
     return max(ready, key=lambda s: (s.captured_at or _NEVER, s.id), default=None)
 
 
-def _from_named(
-    snapshot: Snapshot, fulls: list[Snapshot], row: Sandbox, prefixes: tuple[str, ...]
-) -> Choice:
-    """The user named the snapshot: newer state is set aside, unless the row has the marker."""
+def _from_named(snapshot: Snapshot, prefixes: tuple[str, ...]) -> Choice:
+    """The user named the snapshot: newer state is set aside, as section 14 allows for a row
+    without the marker; a row with the marker is pinned and never comes here."""
     if snapshot.state is SnapshotState.UPLOADING:
         return _waiting(snapshot)
     if snapshot.state is SnapshotState.FAILED:
@@ -99,10 +109,6 @@ def _from_named(
             message=f"snapshot {snapshot.id} failed to upload",
             final=True,
         )
-    if row.local_artifact_marker:
-        behind = _behind(snapshot, fulls, row)
-        if behind is not None:
-            return behind
     return _storage(snapshot, prefixes, origin="named in spec.snapshotId")
 
 

@@ -56,11 +56,13 @@ def could_host(
     now: datetime,
     gone_grace: timedelta,
     node_uid: str | None = None,
+    seen_terminal: datetime | None = None,
 ) -> Verdict:
     """Section 15, "A pod could be hosting a live VM", for a pod whose object exists.
 
     `sighting` is the node named by the pod, needed only when the pod alone proves nothing;
-    `node_uid` is the node's UID as the execution recorded it, when it did.
+    `node_uid` is the node's UID as the execution recorded it, when it did. `seen_terminal` is when
+    this process first saw the pod terminal: no time in its status is an upper bound of its end.
     """
     if not pod.bound:
         if pod.deleting:
@@ -76,7 +78,7 @@ def could_host(
             node_uid=node_uid,
             scheduled_at=pod.scheduled_at,
             grace_seconds=pod.grace_seconds,
-            ended_at=pod.terminal_since if pod.terminal else None,
+            ended_at=(seen_terminal or now) if pod.terminal else None,
         ),
         sighting,
         now=now,
@@ -94,21 +96,27 @@ def node_decides(
     if node is None:
         return _absent(pod, sighting.absent_since or now, now=now, gone_grace=gone_grace)
     if _replaced(pod, node):
+        if pod.ended_at is None and node.ready:
+            # The kubelet may be the same one, registered again, with the pod still running.
+            return Verdict(
+                may_be_alive=True,
+                why=f"node {node.name} has a new Node object and pod {pod.name} has not ended",
+            )
         return _absent(pod, node.created, now=now, gone_grace=gone_grace)
     if any(t.key == OUT_OF_SERVICE_TAINT for t in node.taints):
         return Verdict(may_be_alive=False, why=f"node {node.name} is marked out of service")
-    if pod.ended_at is None:
-        return Verdict(
-            may_be_alive=True, why=f"pod {pod.name} is on node {node.name} and has not ended"
-        )
     if not node.ready or node.ready_since is None:
+        ended = "has not ended" if pod.ended_at is None else "ended without its kubelet's report"
         return Verdict(
             may_be_alive=True,
             why=(
-                f"pod {pod.name} ended without its kubelet's report and node {node.name} is not "
-                f"Ready: when the node is dead for good, taint it {OUT_OF_SERVICE_TAINT} or delete "
-                "its Node object"
+                f"pod {pod.name} {ended} and node {node.name} is not Ready: when the node is dead "
+                f"for good, taint it {OUT_OF_SERVICE_TAINT} or delete its Node object"
             ),
+        )
+    if pod.ended_at is None:
+        return Verdict(
+            may_be_alive=True, why=f"pod {pod.name} is on node {node.name} and has not ended"
         )
     clear_at = (
         max(node.ready_since, pod.ended_at)

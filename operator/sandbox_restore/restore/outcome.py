@@ -107,7 +107,7 @@ def _own_word(message: str, failure: FailureClass) -> bool:
         report = json.loads(message)
     except ValueError:
         return False
-    return isinstance(report, dict) and "code" in report and "message" in report
+    return isinstance(report, dict) and str(report.get("code")) in set(FailureClass)
 
 
 def _text(pod: PodFacts, why: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sandbox_restore.errors import SandboxRestoreError
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.evidence import capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
@@ -60,6 +61,10 @@ class PlacingConfig:
     gate: GateSettings
     hard_pin: bool = False
     fallbacks: int = 3
+
+
+class PlacementHeldError(SandboxRestoreError):
+    """No pod may be made now: `Required`, and no loader is left (section 8)."""
 
 
 class Placer:
@@ -139,7 +144,8 @@ class Placer:
     ) -> Placing:
         """Decides on, and renders, the pod of an active execution.
 
-        Raises NodeSelectorConflictError when row or template have changed since it began.
+        Raises NodeSelectorConflictError or PlacementHeldError when the row, the template or the
+        fleet have changed since it began.
         """
         identity = PodIdentity(
             name=execution.pod_name or self.pod_name(restore, execution.attempt),
@@ -179,6 +185,8 @@ class Placer:
     ) -> Placing:
         decision, request = self._decide(restore, execution, view, snapshot, now)
         explained = explanation(decision, request, self._fleet)
+        if decision.held:
+            raise PlacementHeldError(message(decision, explained))
         observed = None
         if decision.would is not None:
             would = decision.would

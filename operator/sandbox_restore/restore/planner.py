@@ -49,6 +49,7 @@ from sandbox_restore.restore.world import (
     Ungate,
     World,
     execution_of,
+    is_made_for,
 )
 
 
@@ -66,7 +67,9 @@ def _with_ttl(
     world: World, step: Step | None, said: dict[str, Said], rechecks: Iterable[datetime] = ()
 ) -> Plan:
     """A finished restore is deleted when its time to live is over (api.md)."""
-    rechecks = [*rechecks, *(s.recheck_at for s in said.values() if s.recheck_at is not None)]
+    due_times = [*rechecks, *(s.recheck_at for s in said.values() if s.recheck_at is not None)]
+    # A time that has passed without a step waits for news, not for itself.
+    rechecks = [t for t in due_times if t > world.now]
     for restore in world.restores:
         done = restore.status.completion_time
         if not restore.finished or restore.deleting or done is UNSET:
@@ -95,12 +98,17 @@ def started_at(restore: Restore) -> datetime:
     return restore.created if start is UNSET else start
 
 
-def deadline_at(restore: Restore) -> datetime | None:
-    """When the restore must be over; None while suspended, whose time does not count."""
+def deadline_at(restore: Restore, now: datetime) -> datetime | None:
+    """When the restore must be over; None while suspended, whose time does not count.
+
+    A pause that has just ended counts too, before the status tells its length.
+    """
     if restore.spec.suspend:
         return None
     status = restore.status
     paused = timedelta(seconds=status.suspended_seconds)
+    if status.suspended_at is not UNSET:
+        paused += now - status.suspended_at
     return started_at(restore) + timedelta(seconds=restore.spec.active_deadline_seconds) + paused
 
 
@@ -126,11 +134,10 @@ class _Planner:
     # --- which restores are still to be served
 
     def _sort_out(self) -> None:
-        owns = self.row.namespace_uid in (None, self.world.namespace_uid or self.row.namespace_uid)
         for restore in self.world.restores:
             if restore.finished or restore.deleting:
                 continue
-            if restore.namespace != self.row.namespace or not owns:
+            if restore.namespace != self.row.namespace or not self._owns(restore):
                 self.said[restore.uid] = _not_found(self.world, restore)
                 continue
             ended = self._ended(restore)
@@ -139,6 +146,12 @@ class _Planner:
             else:
                 self.open.append(restore)
         self.open.sort(key=self._turn)
+
+    def _owns(self, restore: Restore) -> bool:
+        """A re-created namespace of the same name owns nothing (section 15)."""
+        wanted = self.row.namespace_uid
+        lives_in = self.world.namespace_uids.get(restore.uid, self.world.namespace_uid)
+        return wanted is None or lives_in in (None, wanted)
 
     def _turn(self, restore: Restore) -> tuple[bool, datetime, str]:
         """Section 14, two restores of one sandbox: the one at work first, then the older."""
@@ -157,13 +170,14 @@ class _Planner:
         """Whether the restore's end is decided by what has happened or by the clock."""
         attempts = self._attempts(restore)
         last = attempts[-1] if attempts else None
+        if last is not None and last.released_at is not None:
+            words = "the snapshot is loaded and the sandbox runs"
+            return self._succeeded(
+                last, "SnapshotLoaded", words if last.active else "the sandbox has ended since"
+            )
         if last is not None and not last.active:
             if last.outcome is Outcome.SUSPENDED:
-                return self._succeeded(
-                    last, "SandboxSuspended", "the sandbox ran and was suspended"
-                )
-            if last.released_at is not None:
-                return self._succeeded(last, "SnapshotLoaded", "the sandbox has ended since")
+                return self._succeeded(last, "SandboxSuspended", "the sandbox was suspended")
             if last.loaded_at is not None:
                 return Said(
                     succeeded=False,
@@ -173,9 +187,9 @@ class _Planner:
             failure = final_failure(restore, attempts)
             if failure is not None:
                 return Said(succeeded=False, reason=failure[0], message=failure[1])
-        if last is not None and last.active and last.loaded_at is not None:
+        if last is not None and last.active and self._is_up(last):
             return None
-        due = deadline_at(restore)
+        due = deadline_at(restore, self.world.now)
         if due is not None and self.world.now >= due:
             before = restore.condition("Succeeded")
             state = f"; before that: {before.reason}: {before.message}" if before else ""
@@ -185,6 +199,13 @@ class _Planner:
                 message=f"not up within {restore.spec.active_deadline_seconds} s{state}"[:2048],
             )
         return None
+
+    def _is_up(self, execution: Execution) -> bool:
+        """Loaded, or about to be recorded so: no deadline takes a sandbox back that is up."""
+        pod = self.world.pod_of(execution)
+        return (
+            pod is not None and not pod.terminal and (pod.ready or execution.loaded_at is not None)
+        )
 
     def _succeeded(self, execution: Execution, reason: str, words: str) -> Said:
         pod = self.world.pod_of(execution)
@@ -201,12 +222,20 @@ class _Planner:
     def _plan_status(self, execution: Execution) -> PlanStatus:
         snapshot = next((s for s in self.view.snapshots if s.id == execution.snapshot_id), None)
         captured = snapshot.captured_at if snapshot is not None else None
+        local = execution.source is Source.LOCAL
+        named = "named in spec.snapshotId" if self._names(execution) else "the newest ready one"
         return PlanStatus(
-            source=execution.source.value,
+            source="pod" if execution.source is Source.PLATFORM else execution.source.value,
             snapshot_id=execution.snapshot_id or "",
             captured_at=UNSET if captured is None else captured,
             node=execution.target_node or "",
-            origin="",
+            origin=f"the sandbox is pinned to node {execution.target_node}" if local else named,
+        )
+
+    def _names(self, execution: Execution) -> bool:
+        return any(
+            r.uid == execution.restore_uid and r.spec.snapshot_id is not UNSET
+            for r in self.world.restores
         )
 
     # --- pods that belong to no active execution
@@ -214,9 +243,7 @@ class _Planner:
     def _left_over_pods(self) -> Step | None:
         active = self.view.active
         for pod in self.world.pods:
-            if active is not None and (
-                execution_of(pod) == active.id or pod.name == active.pod_name
-            ):
+            if active is not None and (is_made_for(pod, active) or pod.name == active.pod_name):
                 continue
             step = self._left_over(pod)
             if step is not None:
@@ -226,9 +253,9 @@ class _Planner:
     def _left_over(self, pod: PodFacts) -> Step | None:
         """Section 15: a gated pod whose execution is not active goes, finalizer and all; a fence
         outlives its execution only until this look; a released pod goes once it is terminal."""
-        if execution_of(pod) is None:
-            return None
         fenced = FENCE in pod.finalizers
+        if execution_of(pod) is None and not fenced:
+            return None
         verdict = self._verdict(pod)
         if not pod.bound and not pod.deleting:
             return DeletePod(pod=pod, why="its execution is not active")
@@ -247,6 +274,7 @@ class _Planner:
             now=self.world.now,
             gone_grace=self.world.config.gone_grace,
             node_uid=execution.node_uid if execution is not None else None,
+            seen_terminal=self.world.seen_terminal.get(pod.uid),
         )
         if verdict.recheck_at is not None:
             self.rechecks.append(verdict.recheck_at)
@@ -260,7 +288,7 @@ class _Planner:
         self._say_followers(execution, pod, restore)
         if pod is None:
             return self._without_pod(execution, restore)
-        if execution.source is not Source.PLATFORM and execution_of(pod) != execution.id:
+        if execution.source is not Source.PLATFORM and not is_made_for(pod, execution):
             return self._foreign_pod(execution, restore, pod)
         if not pod.bound:
             return self._unbound(execution, restore, pod)
@@ -273,6 +301,7 @@ class _Planner:
         up = (
             self.row.state is SandboxState.RUNNING
             and execution.loaded_at is not None
+            and (execution.released_at is not None or execution.source is Source.PLATFORM)
             and pod is not None
             and pod.ready
             and not pod.deleting
@@ -310,8 +339,8 @@ class _Planner:
         )
 
     def _without_pod(self, execution: Execution, restore: Restore | None) -> Step | None:
-        if execution.loaded_at is not None:
-            return self._gone(execution, restore)
+        if execution.loaded_at is not None or execution.source is Source.PLATFORM:
+            return self._gone(execution)
         if restore is None:
             return self._retire_unstarted(execution, restore, Outcome.CANCELLED, "cancelled")
         if restore.spec.suspend:
@@ -320,9 +349,13 @@ class _Planner:
         self._say_working(restore, execution, None, "CreatingPod", "the restore pod is being made")
         return CreatePod(restore=restore, execution=execution)
 
-    def _gone(self, execution: Execution, restore: Restore | None) -> Step | None:
+    def _gone(self, execution: Execution) -> Step | None:
         """A released pod's object is gone: the report that its kubelet had left in it is proof,
         else its node decides (section 15)."""
+        other = self._another_alive(None)
+        if other is not None:
+            self._hold_all("PreviousPodMayBeAlive", other)
+            return None
         last = self.world.ended_pods.get(execution.pod_name or "")
         if last is not None and last.uid == execution.pod_uid:
             return retire_lost(
@@ -332,13 +365,7 @@ class _Planner:
                 node=last.node_name,
                 why=f"pod {last.name} is gone; its kubelet had reported the runner terminated",
             )
-        gone_at: datetime | None = self.world.gone_since.get(
-            execution.pod_name or "", self.world.now
-        )
-        if execution.source is Source.PLATFORM:
-            # Reported before it starts: a pod that is not there may be still to come, so that only
-            # the end of its node proves anything.
-            gone_at = None
+        gone_at = self.world.gone_since.get(execution.pod_name or "", self.world.now)
         verdict = node_decides(
             BoundPod(
                 name=execution.pod_name or "",
@@ -378,7 +405,11 @@ class _Planner:
         outcome: Outcome,
         why: str,
         pod: PodFacts | None = None,
-    ) -> Retire:
+    ) -> Retire | None:
+        other = self._another_alive(pod)
+        if other is not None:
+            self._hold_all("PreviousPodMayBeAlive", other)
+            return None
         return retire_unstarted(
             execution,
             self.row,
@@ -413,7 +444,17 @@ class _Planner:
             return DeletePod(pod=pod, why="its restore is suspended")
         if pod.gates:
             self._say_working(restore, execution, pod, "Scheduling", f"pod {pod.name} was made")
-            return Ungate(pod=pod, execution=execution) if FENCE in pod.gates else None
+            if FENCE in pod.gates:
+                return Ungate(pod=pod, execution=execution)
+            gates = ", ".join(pod.gates)
+            self._say_working(
+                restore,
+                execution,
+                pod,
+                "SchedulingGated",
+                f"pod {pod.name} is held by gate {gates}",
+            )
+            return None
         reason = "Unschedulable" if pod.unschedulable_message else "Scheduling"
         words = pod.unschedulable_message or f"pod {pod.name} waits for kube-scheduler"
         self._say_working(restore, execution, pod, reason, words)
@@ -421,7 +462,17 @@ class _Planner:
 
     def _bound(self, execution: Execution, restore: Restore | None, pod: PodFacts) -> Step | None:
         verdict = self._verdict(pod, execution)
+        if execution.loaded_at is None and pod.ready:
+            # A fact to be recorded before anything is done about it, whatever has become of the
+            # restore or the node: a suspend that is reported later names this pod.
+            if restore is not None:
+                self._say_bound(restore, execution, pod, verdict)
+            return MarkLoaded(execution=execution, pod=pod)
         if not verdict.may_be_alive:
+            other = self._another_alive(pod)
+            if other is not None:
+                self._hold_all("PreviousPodMayBeAlive", other)
+                return None
             return self._over(execution, restore, pod, verdict)
         released = execution.released_at is not None
         if restore is None and not released and execution.source is not Source.PLATFORM:
@@ -433,12 +484,17 @@ class _Planner:
         if pod.terminal:
             return None
         if execution.loaded_at is None:
-            return MarkLoaded(execution=execution, pod=pod) if pod.ready else None
+            return None
         if not released and execution.source is not Source.PLATFORM:
             if pod.owner_uids or FENCE in pod.finalizers:
                 return Release(execution=execution, pod=pod)
             return MarkReleased(execution=execution, pod=pod)
         return None
+
+    def _another_alive(self, pod: PodFacts | None) -> Verdict | None:
+        """Section 15: no execution is retired while any pod of the sandbox could be alive."""
+        verdicts = (self._verdict(p) for p in self.world.pods if p is not pod)
+        return next((v for v in verdicts if v.may_be_alive), None)
 
     def _over(
         self, execution: Execution, restore: Restore | None, pod: PodFacts, verdict: Verdict
@@ -573,7 +629,7 @@ class _Planner:
     def _waiting(
         self, restore: Restore, reason: str, message: str, *, recheck_at: datetime | None = None
     ) -> Said:
-        times = [t for t in (recheck_at, deadline_at(restore)) if t is not None]
+        times = [t for t in (recheck_at, deadline_at(restore, self.world.now)) if t is not None]
         return Said(
             succeeded=None,
             reason=reason,
@@ -594,7 +650,10 @@ class _Planner:
         verdict = self._verdict(pod, execution) if pod is not None and pod.bound else None
         times = [
             t
-            for t in (deadline_at(restore), verdict.recheck_at if verdict is not None else None)
+            for t in (
+                deadline_at(restore, self.world.now),
+                verdict.recheck_at if verdict is not None else None,
+            )
             if t is not None
         ]
         bound = pod is not None and pod.bound

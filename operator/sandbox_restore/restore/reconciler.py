@@ -8,6 +8,7 @@ both, so that a late one does nothing.
 from __future__ import annotations
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -21,6 +22,8 @@ from sandbox_restore.errors import (
     SandboxRestoreError,
     UnavailableError,
 )
+from sandbox_restore.fleet.cpu import label_cpu
+from sandbox_restore.kube.client import NotFoundError
 from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
@@ -33,7 +36,7 @@ from sandbox_restore.model.sandbox import (
 from sandbox_restore.placement.pod import NodeSelectorConflictError
 from sandbox_restore.restore.liveness import NodeSighting
 from sandbox_restore.restore.outcome import retire_unstarted
-from sandbox_restore.restore.placing import Placer, Placing
+from sandbox_restore.restore.placing import PlacementHeldError, Placer, Placing
 from sandbox_restore.restore.planner import plan
 from sandbox_restore.restore.reporter import Reporter
 from sandbox_restore.restore.state import ClusterState
@@ -57,12 +60,16 @@ from sandbox_restore.restore.world import (
     Step,
     Ungate,
     World,
+    is_pod_of,
 )
 from sandbox_restore.store.locked import LockedSandbox
 from sandbox_restore.store.store import Store
 
 STEPS_A_PASS = 12
 """More steps than any path of one attempt has; a pass that needs more comes back later."""
+
+KEPT_NAMESPACES = 50_000
+"""Restores whose namespace's UID is remembered."""
 
 EXECUTION_NAMESPACE = uuid.UUID("6f1f1d0e-6d8e-4c39-9d1a-3f6d2f3c9a51")
 """Execution ids are a function of restore and attempt, so that a retry cannot double one."""
@@ -102,6 +109,7 @@ class Reconciler:
         self._clock = clock
         self._requeue = requeue
         self._on_step = on_step
+        self._namespace_uids: OrderedDict[str, str] = OrderedDict()
 
     async def reconcile(self, sandbox_id: str) -> None:
         """One pass. Raises this project's errors; the queue comes back with backoff."""
@@ -139,7 +147,7 @@ class Reconciler:
         times = [t for t in (decided.recheck_at, later) if t is not None]
         if times:
             self._requeue(sandbox_id, max(0.0, (min(times) - now).total_seconds()))
-        if _waits_for_nodes(decided):
+        if _waits_for_nodes(decided) or _pod_is_missing(view, self._state):
             self._state.waiting_for_nodes.add(sandbox_id)
         else:
             self._state.waiting_for_nodes.discard(sandbox_id)
@@ -171,13 +179,29 @@ class Reconciler:
         uids = self._uids(sandbox_id)
         view = self._views.current(sandbox_id, uids)
         if view is None:
+            read = self._views.reading()
             view = await self._store.view(sandbox_id, restore_uids=uids)
             if view is not None:
-                self._views.put(view, uids)
+                self._views.put(view, uids, read=read)
+        await self._learn_namespaces(sandbox_id, view)
         namespace = view.sandbox.namespace if view is not None else None
         pods = [p for p in self._state.pods_of(sandbox_id) if p.namespace == namespace]
         pods += await self._unlisted_pod(view, pods)
         return self._world(sandbox_id, view, pods, self._cached_sightings(pods, view), None)
+
+    async def _learn_namespaces(self, sandbox_id: str, view: SandboxView | None) -> None:
+        """A restore lives in one incarnation of its namespace: read once for each restore, where
+        the row says which one it belongs to."""
+        if view is None or view.sandbox.namespace_uid is None:
+            return
+        for restore in self._state.restores_of(sandbox_id):
+            known = restore.uid in self._namespace_uids or restore.finished
+            if known or restore.namespace != view.sandbox.namespace:
+                continue
+            uid = await self._kube.namespace_uid(restore.namespace)
+            self._namespace_uids[restore.uid] = uid or "gone"
+            while len(self._namespace_uids) > KEPT_NAMESPACES:
+                self._namespace_uids.popitem(last=False)
 
     async def _unlisted_pod(self, view: SandboxView | None, pods: list[PodFacts]) -> list[PodFacts]:
         """The active execution's pod where no watch shows it: the platform made it, somebody has
@@ -185,20 +209,28 @@ class Reconciler:
         active = view.active if view is not None else None
         if view is None or active is None or active.pod_name is None:
             return []
-        if any(p.name == active.pod_name for p in pods):
+        if any(is_pod_of(p, active) for p in pods):
             return []
         pod = await self._kube.pod(view.sandbox.namespace, active.pod_name)
-        return [pod] if pod is not None else []
+        if pod is None or any(p.uid == pod.uid for p in pods):
+            return []
+        return [pod]
 
     async def _live_world(self, sandbox_id: str, view: SandboxView | None) -> World:
         """Pods, the nodes that decide on them, the restore and the namespace, read now."""
         if view is None:
             return self._world(sandbox_id, None, [], {}, None)
         namespace = view.sandbox.namespace
-        pods = await self._kube.sandbox_pods(namespace, sandbox_id)
-        pods += await self._unlisted_pod(view, pods)
+        listed = await self._kube.sandbox_pods(namespace, sandbox_id)
+        self._state.forget_unlisted(namespace, sandbox_id, listed.items, listed.version)
+        return await self._live_from(sandbox_id, view, listed.items)
+
+    async def _live_from(self, sandbox_id: str, view: SandboxView, listed: list[PodFacts]) -> World:
+        namespace = view.sandbox.namespace
+        pods = [*listed, *await self._unlisted_pod(view, listed)]
         if view.active is not None:
             await self._check_restore(namespace, view.active)
+        pods = [self._state.merged(pod) for pod in pods]
         for pod in pods:
             self._state.apply_pod(pod)
         sightings = {name: await self._sight(name) for name in sorted(_deciding_nodes(pods, view))}
@@ -224,8 +256,9 @@ class Reconciler:
 
     async def _sight(self, name: str) -> NodeSighting:
         node = await self._kube.node(name)
-        absent = None if node is not None else self._absent_since(name)
-        return NodeSighting(name=name, node=node, absent_since=absent)
+        if node is None:
+            return NodeSighting(name=name, node=None, absent_since=self._absent_since(name))
+        return NodeSighting(name=name, node=self._state.timed(node))
 
     def _absent_since(self, name: str) -> datetime:
         return self._state.absent_since(name, self._clock())
@@ -250,9 +283,9 @@ class Reconciler:
         gone: dict[str, datetime] = {}
         ended: dict[str, PodFacts] = {}
         active = view.active if view is not None else None
-        if view is not None and active is not None and active.loaded_at is not None:
+        if view is not None and active is not None and active.pod_uid is not None:
             name = active.pod_name or ""
-            if all(p.name != name for p in pods):
+            if not any(is_pod_of(p, active) for p in pods):
                 gone[name] = self._state.gone_since(view.sandbox.namespace, name, now)
                 last = self._state.ended(view.sandbox.namespace, name)
                 if last is not None:
@@ -266,7 +299,11 @@ class Reconciler:
             sightings=sightings,
             gone_since=gone,
             ended_pods=ended,
+            seen_terminal={
+                p.uid: self._state.seen_terminal(p, now) for p in pods if p.bound and p.terminal
+            },
             namespace_uid=namespace_uid,
+            namespace_uids=self._namespace_uids,
             gate_for=self._placer.gate_for,
             hold_for=lambda restore, choice: self._placer.hold_for(restore, choice, view, now),
             config=self._config,
@@ -281,16 +318,14 @@ class Reconciler:
         if isinstance(step, ROW_STEPS):
             return await self._under_lock(step, world)
         if isinstance(step, CONFIRMED_STEPS):
-            fresh = await self._fresh(world)
-            confirmed = plan(fresh)
-            if confirmed.step != step and not _same(step, confirmed.step):
+            confirmed = plan(await self._fresh(world))
+            if confirmed.step is None or not _same(step, confirmed.step):
                 return self._again(world.sandbox_id, confirmed)
-            assert confirmed.step is not None
             step = confirmed.step
         self._on_step(step)
         try:
             await self._write(step, world, placings)
-        except ConflictError:
+        except (ConflictError, NotFoundError):
             await self._refresh_pod(step, world)
             return self._again(world.sandbox_id, replace(plan(world), step=None))
         return None
@@ -304,11 +339,18 @@ class Reconciler:
         return decided
 
     async def _fresh(self, world: World) -> World:
+        """Pods first, then the row: a pod that was read belongs to no execution younger than the
+        view, so that none is taken for a left-over that is not."""
+        assert world.view is not None
         uids = self._uids(world.sandbox_id)
+        namespace = world.view.sandbox.namespace
+        listed = await self._kube.sandbox_pods(namespace, world.sandbox_id)
+        read = self._views.reading()
         view = await self._store.view(world.sandbox_id, restore_uids=uids)
-        if view is not None:
-            self._views.put(view, uids)
-        return await self._live_world(world.sandbox_id, view)
+        if view is None:
+            return self._world(world.sandbox_id, None, [], {}, None)
+        self._views.put(view, uids, read=read)
+        return await self._live_from(world.sandbox_id, view, listed.items)
 
     async def _refresh_pod(self, step: Step, world: World) -> None:
         pod = getattr(step, "pod", None)
@@ -384,7 +426,13 @@ class Reconciler:
             )
             pod = await self._kube.create_pod(placing.pod)
         except (RejectedError, NodeSelectorConflictError) as error:
-            await self._refused(step, world, error)
+            await self._give_up(
+                step, world, Outcome.FAILED, f"the restore pod was refused: {error}"
+            )
+            return
+        except PlacementHeldError as error:
+            # No loader is left since the attempt began: it ends uncounted, and the next one waits.
+            await self._give_up(step, world, Outcome.SUPERSEDED, str(error))
             return
         except PermissionDeniedError as error:
             await self._say_not_permitted(step.restore, error)
@@ -403,8 +451,8 @@ class Reconciler:
             [restore], {restore.uid: said}, view=None, placings={}, now=self._clock()
         )
 
-    async def _refused(self, step: CreatePod, world: World, error: SandboxRestoreError) -> None:
-        """The API server will never take this pod: the attempt fails, once nothing was made."""
+    async def _give_up(self, step: CreatePod, world: World, outcome: Outcome, why: str) -> None:
+        """This pod will never be: the attempt ends, once it is certain that nothing was made."""
         async with self._store.locked(
             world.sandbox_id, restore_uids=self._uids(world.sandbox_id)
         ) as locked:
@@ -417,11 +465,11 @@ class Reconciler:
             retire = retire_unstarted(
                 view.active,
                 view.sandbox,
-                outcome=Outcome.FAILED,
+                outcome=outcome,
                 row_state=SandboxState.RESTORING,
-                why=f"the restore pod was refused: {error}",
+                why=why,
             )
-            await self._retire(locked, retire)
+            await self._retire(locked, retire, live)
         self._keep(locked)
 
     # --- steps under the row's lock
@@ -464,9 +512,15 @@ class Reconciler:
                 return self._again(world.sandbox_id, again)
             assert again.step is not None
             self._on_step(again.step)
+            before = locked.view
             await self._write_row(locked, again.step, live)
+            changed = locked.view != before
         self._keep(locked, uids)
-        return None
+        if changed:
+            return None
+        # The database saw nothing to do (its clock, a rule of its own): not at once again.
+        self._requeue(world.sandbox_id, 1.0)
+        return replace(again, step=None)
 
     def _keep(self, locked: LockedSandbox, uids: tuple[str, ...] | None = None) -> None:
         """After the commit: what the write returned is the row as it is."""
@@ -478,9 +532,9 @@ class Reconciler:
             case BeginAttempt():
                 await self._begin(locked, step, live)
             case MarkLoaded():
-                await self._mark_loaded(locked, step)
+                await self._mark_loaded(locked, step, live)
             case Retire():
-                await self._retire(locked, step)
+                await self._retire(locked, step, live)
             case FailRow():
                 await locked.fail_row(live.now)
                 log.info("row_failed", sandbox=live.sandbox_id)
@@ -515,15 +569,23 @@ class Reconciler:
             gate=step.gate,
         )
 
-    async def _mark_loaded(self, locked: LockedSandbox, step: MarkLoaded) -> None:
+    def _node_of(self, live: World, name: str | None) -> tuple[str | None, str | None]:
+        """UID and CPU of a node as just read from the API server."""
+        sighting = live.sightings.get(name or "")
+        if sighting is None or sighting.node is None:
+            return None, None
+        fleet = self._state.fleet
+        return sighting.node.uid, label_cpu(sighting.node.labels, key=fleet.cpu_label)
+
+    async def _mark_loaded(self, locked: LockedSandbox, step: MarkLoaded, live: World) -> None:
         assert step.pod.node_name is not None
-        node = self._state.fleet.get(step.pod.node_name)
+        node_uid, node_cpu = self._node_of(live, step.pod.node_name)
         await locked.mark_loaded(
             execution_id=step.execution.id,
             pod_uid=step.pod.uid,
             node_name=step.pod.node_name,
-            node_uid=node.uid if node is not None else None,
-            node_cpu=node.cpu if node is not None else None,
+            node_uid=node_uid,
+            node_cpu=node_cpu,
             now=self._clock(),
         )
         log.info(
@@ -533,8 +595,8 @@ class Reconciler:
             node=step.pod.node_name,
         )
 
-    async def _retire(self, locked: LockedSandbox, step: Retire) -> None:
-        node = self._state.fleet.get(step.node_name) if step.node_name else None
+    async def _retire(self, locked: LockedSandbox, step: Retire, live: World) -> None:
+        node_uid, node_cpu = self._node_of(live, step.node_name)
         await locked.retire(
             execution_id=step.execution.id,
             outcome=step.outcome,
@@ -546,8 +608,8 @@ class Reconciler:
             failure_message=step.failure_message,
             pod_uid=step.pod_uid,
             node_name=step.node_name,
-            node_uid=node.uid if node is not None else None,
-            node_cpu=node.cpu if node is not None else None,
+            node_uid=node_uid,
+            node_cpu=node_cpu,
         )
         if step.execution.pod_name is not None and locked.view is not None:
             self._state.forget_gone(locked.view.sandbox.namespace, step.execution.pod_name)
@@ -569,12 +631,12 @@ def _same(step: Step, other: Step | None) -> bool:
     match step, other:
         case (BeginAttempt(), BeginAttempt()):
             return step.restore.uid == other.restore.uid
-        case (
-            (MarkLoaded() | Retire() | CreatePod()),
-            (MarkLoaded() | Retire() | CreatePod()),
-        ):
+        case ((MarkLoaded() | Retire()), (MarkLoaded() | Retire())):
             return step.execution.id == other.execution.id
-        case ((DeletePod() | DropFinalizer()), (DeletePod() | DropFinalizer())):
+        case (
+            (DeletePod() | DropFinalizer() | Ungate()),
+            (DeletePod() | DropFinalizer() | Ungate()),
+        ):
             return step.pod.uid == other.pod.uid
         case _:
             return True
@@ -585,15 +647,12 @@ def _deciding_nodes(pods: list[PodFacts], view: SandboxView) -> set[str]:
     found = {
         p.node_name
         for p in pods
-        if p.node_name is not None and not (p.terminal and p.runner_end is not None)
+        if p.node_name is not None
+        and not (p.terminal and p.runner_end is not None and p.runner_end.is_report)
     }
     active = view.active
-    if active is not None and active.node_name is not None and active.loaded_at is not None:
+    if active is not None and active.node_name is not None:
         found.add(active.node_name)
-    for pod in pods:
-        end = pod.runner_end
-        if pod.node_name is not None and end is not None and not end.is_report:
-            found.add(pod.node_name)
     return found
 
 
@@ -604,6 +663,14 @@ WAITS_FOR_NODES = frozenset(
 
 def _waits_for_nodes(decided: Plan) -> bool:
     return any(said.reason in WAITS_FOR_NODES for said in decided.said.values())
+
+
+def _pod_is_missing(view: SandboxView | None, state: ClusterState) -> bool:
+    """The active execution's recorded pod is gone: its node is what news can come from."""
+    active = view.active if view is not None else None
+    if active is None or active.pod_uid is None:
+        return False
+    return not any(is_pod_of(p, active) for p in state.pods_of(active.sandbox_id))
 
 
 def _keys(world: World, **more: object) -> dict[str, object]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
-from sandbox_restore.errors import RejectedError
+from sandbox_restore.errors import PermissionDeniedError, RejectedError
 from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.restore import PlacementStatus, Restore, RestoreStatus
 from sandbox_restore.model.sandbox import Execution, SandboxView
@@ -91,9 +91,10 @@ class Reporter:
             body = event_body(restore, item, now=now, instance=self._instance)
             try:
                 await self._kube.create_event(restore.namespace, body)
-            except RejectedError as error:
-                # A namespace that is going away takes no Events; the status may still be read.
-                log.debug("event_refused", restore=restore.name, error=str(error))
+            except (RejectedError, PermissionDeniedError) as error:
+                # A namespace that is going away takes no Events, nor does an API server that was
+                # not told that we may post them; the status says the same and matters more.
+                log.warning("event_refused", restore=restore.name, problem=str(error))
         after = await self._kube.apply_status(restore, as_json(status))
         if after is None:
             self._state.remove_restore(restore.namespace, restore.name, restore.uid)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from sandbox_restore.fleet.index import FleetIndex
@@ -19,6 +20,8 @@ from sandbox_restore.restore.liveness import NodeSighting
 
 Key = tuple[str, str]
 
+KEPT_DEAD = 50_000
+"""UIDs of deleted objects that are remembered; late news of them comes within seconds."""
 KEPT_ENDS = 10_000
 """Ends of removed pods that are remembered; each is asked for within seconds of its removal."""
 
@@ -52,6 +55,9 @@ class ClusterState:
         self._gone_since: dict[Key, datetime] = {}
         self._absent_since: dict[str, datetime] = {}
         self._ended: OrderedDict[Key, PodFacts] = OrderedDict()
+        self._terminal_since: OrderedDict[str, datetime] = OrderedDict()
+        self._dead: OrderedDict[str, None] = OrderedDict()
+        self._became_ready: dict[str, datetime] = {}
 
     # --- reading
 
@@ -84,7 +90,7 @@ class ClusterState:
     def sighting(self, name: str, now: datetime) -> NodeSighting:
         """The node of that name as the index has it; good enough to decide whether to look."""
         record = self.fleet.get(name)
-        node = _facts(record) if record is not None else None
+        node = self.timed(_facts(record)) if record is not None else None
         absent = None if node is not None else self.absent_since(name, now)
         return NodeSighting(name=name, node=node, absent_since=absent)
 
@@ -99,24 +105,46 @@ class ClusterState:
 
     def apply_node(self, node: NodeFacts, now: datetime) -> set[str]:
         """A node as it is now."""
+        self._note_ready(node, now)
         self._absent_since.pop(node.name, None)
         change = self.fleet.apply(node, now=now)
         return self._concerned([node.name]) if change else set()
 
     def remove_node(self, name: str, uid: str, now: datetime) -> set[str]:
         """A node that is gone."""
-        self.fleet.remove(name, uid, now=now)
-        if name in self._pods_on:
+        change = self.fleet.remove(name, uid, now=now)
+        self._became_ready.pop(name, None)
+        if change is not None and name in self._pods_on:
             self._absent_since.setdefault(name, now)
         return self._concerned([name])
 
-    def replace_nodes(self, nodes: Iterable[NodeFacts], now: datetime) -> set[str]:
-        """The authoritative list: what is not in it is gone."""
+    def replace_nodes(
+        self, nodes: Iterable[NodeFacts], now: datetime, *, version: int = 0
+    ) -> set[str]:
+        """The authoritative list at a resource version: what it does not hold is gone."""
         listed = list(nodes)
-        self.fleet.replace(listed, now=now)
+        if self.fleet.warm:
+            for node in listed:
+                self._note_ready(node, now)
+        self.fleet.replace(listed, now=now, version=version)
         for node in listed:
             self._absent_since.pop(node.name, None)
         return self._concerned(list(self._pods_on))
+
+    def _note_ready(self, node: NodeFacts, now: datetime) -> None:
+        """When this process saw the node become Ready: the node's own clock may be wrong."""
+        before = self.fleet.get(node.name)
+        if node.ready and (before is None or not before.ready or before.uid != node.uid):
+            self._became_ready[node.name] = now
+        elif not node.ready:
+            self._became_ready.pop(node.name, None)
+
+    def timed(self, node: NodeFacts) -> NodeFacts:
+        """The node with the later of both answers to "Ready since when"."""
+        seen = self._became_ready.get(node.name)
+        if seen is None or node.ready_since is None or seen <= node.ready_since:
+            return node
+        return replace(node, ready_since=seen)
 
     def _concerned(self, node_names: Iterable[str]) -> set[str]:
         found = set(self.waiting_for_nodes)
@@ -134,12 +162,11 @@ class ClusterState:
         """A restore pod as it is now; older news than what is known is dropped."""
         key = (pod.namespace, pod.name)
         known = self._pods.get(key)
-        if (
-            known is not None
-            and known.uid == pod.uid
-            and not is_newer(pod.resource_version, known.resource_version)
-        ):
+        if pod.uid in self._dead:
             return set()
+        if known is not None and not is_newer(pod.resource_version, known.resource_version):
+            return set()
+        pod = self.merged(pod)
         self._drop_pod(key)
         self._pods[key] = pod
         self._gone_since.pop(key, None)
@@ -161,6 +188,7 @@ class ClusterState:
         A reported end is kept, for it is a fact that nothing can change any more.
         """
         key = (namespace, name)
+        self._bury(uid)
         end = last.runner_end if last is not None and last.terminal else None
         if last is not None and end is not None and end.is_report:
             self._ended[key] = last
@@ -173,12 +201,44 @@ class ClusterState:
         self._drop_pod(key)
         return {sandbox} if sandbox else set()
 
-    def replace_pods(self, pods: Iterable[PodFacts]) -> set[str]:
-        """The authoritative list: what is not in it is gone."""
+    def merged(self, pod: PodFacts) -> PodFacts:
+        """A pod as read, with what was known of it: a kubelet that rejects a running pod takes
+        back that its container ever started."""
+        known = self._pods.get((pod.namespace, pod.name))
+        if known is None or known.uid != pod.uid or not known.runner_started:
+            return pod
+        return pod if pod.runner_started else replace(pod, runner_started=True)
+
+    def seen_terminal(self, pod: PodFacts, now: datetime) -> datetime:
+        """When this process first saw the pod terminal: now, if that is news."""
+        found = self._terminal_since.setdefault(pod.uid, now)
+        while len(self._terminal_since) > KEPT_ENDS:
+            self._terminal_since.popitem(last=False)
+        return found
+
+    def _bury(self, uid: str) -> None:
+        """News of a deleted object that comes late must not bring it back."""
+        self._dead[uid] = None
+        while len(self._dead) > KEPT_DEAD:
+            self._dead.popitem(last=False)
+
+    def forget_unlisted(
+        self, namespace: str, sandbox_id: str, listed: Iterable[PodFacts], version: int
+    ) -> None:
+        """Pods of one sandbox that a live list at this version does not hold are gone."""
+        names_listed = {p.name for p in listed}
+        for pod in self.pods_of(sandbox_id):
+            gone = pod.namespace == namespace and pod.name not in names_listed
+            if gone and not _is_after(pod.resource_version, version):
+                self.remove_pod(pod.namespace, pod.name, pod.uid)
+
+    def replace_pods(self, pods: Iterable[PodFacts], *, version: int = 0) -> set[str]:
+        """The authoritative list at a resource version: what it does not hold is gone."""
         found: set[str] = set()
         listed = {(p.namespace, p.name): p for p in pods}
         for key in set(self._pods) - set(listed):
-            found |= self.remove_pod(*key, self._pods[key].uid)
+            if not _is_after(self._pods[key].resource_version, version):
+                found |= self.remove_pod(*key, self._pods[key].uid)
         for pod in listed.values():
             found |= self.apply_pod(pod)
         return found
@@ -197,11 +257,9 @@ class ClusterState:
         """A SandboxRestore as it is now; older news than what is known is dropped."""
         key = (restore.namespace, restore.name)
         known = self._restores.get(key)
-        if (
-            known is not None
-            and known.uid == restore.uid
-            and not is_newer(restore.resource_version, known.resource_version)
-        ):
+        if restore.uid in self._dead:
+            return set()
+        if known is not None and not is_newer(restore.resource_version, known.resource_version):
             return set()
         found = self._drop_restore(key)
         self._restores[key] = restore
@@ -210,17 +268,20 @@ class ClusterState:
 
     def remove_restore(self, namespace: str, name: str, uid: str) -> set[str]:
         """A SandboxRestore that is gone."""
+        self._bury(uid)
         known = self._restores.get((namespace, name))
         if known is None or known.uid != uid:
             return set()
         return self._drop_restore((namespace, name))
 
-    def replace_restores(self, restores: Iterable[Restore]) -> set[str]:
-        """The authoritative list: what is not in it is gone."""
+    def replace_restores(self, restores: Iterable[Restore], *, version: int = 0) -> set[str]:
+        """The authoritative list at a resource version: what it does not hold is gone."""
         found: set[str] = set()
         listed = {(r.namespace, r.name): r for r in restores}
         for key in set(self._restores) - set(listed):
-            found |= self._drop_restore(key)
+            known = self._restores[key]
+            if not _is_after(known.resource_version, version):
+                found |= self.remove_restore(*key, known.uid)
         for restore in listed.values():
             found |= self.apply_restore(restore)
         return found
@@ -231,6 +292,11 @@ class ClusterState:
             return set()
         _discard(self._restores_of, known.spec.sandbox_id, key)
         return {known.spec.sandbox_id}
+
+
+def _is_after(resource_version: str, version: int) -> bool:
+    """Whether an object is younger than a list: the list does not speak of it. 0: no list known."""
+    return version > 0 and resource_version.isdigit() and int(resource_version) > version
 
 
 def _facts(record: NodeRecord) -> NodeFacts:

@@ -85,12 +85,17 @@ def _pause(restore: Restore, now: datetime) -> dict[str, Any]:
     since, before = old.suspended_at, old.suspended_seconds
     if restore.spec.suspend:
         return {
-            "suspended_at": now.replace(microsecond=0) if since is UNSET else since,
+            "suspended_at": _suspended_since(restore, now) if since is UNSET else since,
             "suspended_seconds": before,
         }
     if since is not UNSET:
         before += int((now - since).total_seconds())
     return {"suspended_at": UNSET, "suspended_seconds": before}
+
+
+def _suspended_since(restore: Restore, now: datetime) -> datetime:
+    """One that was created suspended has been so since then, whenever it is first looked at."""
+    return restore.created if not restore.status.conditions else now.replace(microsecond=0)
 
 
 def _conditions(restore: Restore, said: Said, now: datetime) -> list[Condition]:
@@ -237,7 +242,7 @@ def event_body(restore: Restore, item: News, *, now: datetime, instance: str) ->
         "action": "Restore",
         "reason": item.reason,
         "type": "Warning" if item.reason in DISRUPTIVE else "Normal",
-        "note": item.note[:NOTE_LIMIT],
+        "note": item.note.encode()[:NOTE_LIMIT].decode(errors="ignore"),
         "regarding": {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
 
 import structlog
 
+from sandbox_restore.errors import UnavailableError
 from sandbox_restore.restore.intake import Intake
 from sandbox_restore.restore.state import ClusterState
 from sandbox_restore.store.store import Store
@@ -20,7 +21,24 @@ class Sweeper:
         self._store = store
         self._state = state
         self._intake = intake
-        self.last: datetime | None = None
+
+    async def first_sweep(self) -> None:
+        """At start: also active executions whose pod is gone, which no event tells of any more."""
+        while True:
+            try:
+                active = await self._store.active_executions()
+                break
+            except UnavailableError as error:
+                log.warning("sweep_failed", problem=str(error))
+                await asyncio.sleep(2.0)
+        missing = {
+            e.sandbox_id
+            for e in active
+            if not any(p.name == e.pod_name for p in self._state.pods_of(e.sandbox_id))
+        }
+        log.info("first_sweep", active=len(active), without_pod=len(missing))
+        self._intake.concerned(missing, slow=True)
+        await self.sweep()
 
     async def sweep(self) -> None:
         """Unreleased active executions whose restore is gone from the cache (the reconciler reads

@@ -22,6 +22,7 @@ class ViewCache:
         self._trusted = trusted
         self._views: OrderedDict[str, tuple[tuple[str, ...], SandboxView]] = OrderedDict()
         self._announced: OrderedDict[str, int] = OrderedDict()
+        self._generation = 0
 
     def current(self, sandbox_id: str, uids: tuple[str, ...]) -> SandboxView | None:
         """The view, if it was read for these restores and nothing newer was announced since."""
@@ -38,8 +39,17 @@ class ViewCache:
         kept = self._views.get(sandbox_id)
         return kept[1] if kept is not None else None
 
-    def put(self, view: SandboxView, uids: tuple[str, ...]) -> None:
-        """Keeps what was just read or written; an older version never replaces a newer one."""
+    def reading(self) -> int:
+        """To be asked before a read, and given to `put` with what was read."""
+        return self._generation
+
+    def put(self, view: SandboxView, uids: tuple[str, ...], *, read: int | None = None) -> None:
+        """Keeps what was just read or written; an older version never replaces a newer one.
+
+        What was read before a gap is not kept: an announcement of its change may be lost.
+        """
+        if read is not None and read != self._generation:
+            return
         sandbox_id = view.sandbox.id
         kept = self._views.get(sandbox_id)
         if kept is not None and kept[1].sandbox.version > view.sandbox.version:
@@ -57,10 +67,16 @@ class ViewCache:
         self._announced[sandbox_id] = max(version, self._announced.get(sandbox_id, 0))
         self._announced.move_to_end(sandbox_id)
         while len(self._announced) > KEPT:
-            self._announced.popitem(last=False)
+            forgotten, _ = self._announced.popitem(last=False)
+            self._views.pop(forgotten, None)
         return True
+
+    def drop(self, sandbox_id: str) -> None:
+        """The next look reads the row again."""
+        self._views.pop(sandbox_id, None)
 
     def forget(self) -> None:
         """Announcements may have been missed: nothing is current any more."""
+        self._generation += 1
         self._views.clear()
         self._announced.clear()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sandbox_restore.model.names import EXECUTION_ANNOTATION
+from sandbox_restore.model.names import EXECUTION_ANNOTATION, RESTORE_UID_LABEL
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import PlanStatus, Restore
 from sandbox_restore.model.sandbox import (
@@ -60,8 +60,12 @@ class World:
     """Pod name to the time this process first saw it gone."""
     ended_pods: Mapping[str, PodFacts] = field(default_factory=dict)
     """Pods that are gone and whose last state was terminal with their kubelet's report, by name."""
+    seen_terminal: Mapping[str, datetime] = field(default_factory=dict)
+    """Pod UID to the time this process first saw the pod terminal."""
     namespace_uid: str | None = None
     """UID of the row's namespace; None: not read."""
+    namespace_uids: Mapping[str, str] = field(default_factory=dict)
+    """Restore UID to the UID of the namespace that it lives in, where the row asks for it."""
     gate_for: Callable[[Restore], bool] = lambda _restore: False
     """The gate for an attempt that begins now (section 5)."""
     hold_for: Callable[[Restore, StoragePlan | LocalPlan], Hold | None] = lambda _r, _c: None
@@ -69,8 +73,21 @@ class World:
     config: PlannerConfig = PlannerConfig()
 
     def pod_of(self, execution: Execution) -> PodFacts | None:
-        """The pod that the execution names, if there is an object of that name."""
-        return next((p for p in self.pods if p.name == execution.pod_name), None)
+        """The execution's pod: by name, and by UID once that is recorded."""
+        return next((p for p in self.pods if is_pod_of(p, execution)), None)
+
+
+def is_pod_of(pod: PodFacts, execution: Execution) -> bool:
+    """A pod re-created under the name of a recorded one is another pod."""
+    return pod.name == execution.pod_name and execution.pod_uid in (None, pod.uid)
+
+
+def is_made_for(pod: PodFacts, execution: Execution) -> bool:
+    """Whether this operator made the pod for the execution, whatever a user has edited since."""
+    if execution_of(pod) == execution.id or pod.uid == execution.pod_uid:
+        return True
+    uid = execution.restore_uid
+    return uid is not None and (uid in pod.owner_uids or pod.labels.get(RESTORE_UID_LABEL) == uid)
 
 
 def execution_of(pod: PodFacts) -> str | None:
@@ -194,7 +211,7 @@ Step = (
 
 ROW_STEPS = (BeginAttempt, MarkLoaded, Retire, FailRow)
 """Steps that are decided again and written under the row's lock."""
-CONFIRMED_STEPS = (DeletePod, DropFinalizer)
+CONFIRMED_STEPS = (DeletePod, DropFinalizer, Ungate)
 """Steps that no stale view may order: decided again on a fresh view and live pods first."""
 
 

@@ -147,6 +147,10 @@ class Store:
         """Active executions of restores whose pods are still owned by their restore."""
         return decode_rows(await self._ask(UNRELEASED_ACTIVE), OpenExecution)
 
+    async def active_executions(self) -> list[OpenExecution]:
+        """All active executions of restores, released or not; asked once, at start."""
+        return decode_rows(await self._ask(ACTIVE_EXECUTIONS), OpenExecution)
+
     async def restoring_without_active(self) -> list[RestoringRow]:
         """Rows that say `restoring` while nothing is active (section 14, the sweep)."""
         return decode_rows(await self._ask(RESTORING_WITHOUT_ACTIVE), RestoringRow)
@@ -233,17 +237,16 @@ MARK_RELEASED = Query(
     "SELECT sandbox_restore.operator_mark_released($1::text, $2::text[], $3::text, $4::text,"
     " $5::timestamptz)::text",
 )
-UNRELEASED_ACTIVE = Query(
-    "unreleased_active",
-    """
+_OPEN = """
     SELECT json_agg(json_build_object(
         'sandbox_id', e.sandbox_id, 'namespace', s.namespace, 'execution_id', e.id,
         'restore_uid', e.restore_uid, 'restore_name', e.restore_name, 'pod_name', e.pod_name,
         'loaded', e.loaded_at IS NOT NULL) ORDER BY e.seq)::text
     FROM sandbox_restore.execution e JOIN sandbox_restore.sandbox s ON s.id = e.sandbox_id
-    WHERE e.state = 'active' AND e.source <> 'platform' AND e.released_at IS NULL
-    """,
-)
+    WHERE e.state = 'active' AND e.source <> 'platform'
+"""
+UNRELEASED_ACTIVE = Query("unreleased_active", _OPEN + " AND e.released_at IS NULL")
+ACTIVE_EXECUTIONS = Query("active_executions", _OPEN)
 RESTORING_WITHOUT_ACTIVE = Query(
     "restoring_without_active",
     """

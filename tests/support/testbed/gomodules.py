@@ -59,13 +59,14 @@ class GoModule:
 
     @property
     def source(self) -> Path:
-        """Folder that holds go.mod and go.sum."""
+        """Folder that holds go.mod, go.sum and, for a program of ours, its sources."""
         return self.folder / self.name
 
     def key(self) -> str:
         """Folder name of the built programs: changes with anything that changes them."""
         digest = hashlib.sha256()
         parts = [(self.source / name).read_bytes() for name in ("go.mod", "go.sum")]
+        parts += [path.read_bytes() for path in sorted(self.source.glob("*.go"))]
         parts += [f"{name}={value}".encode() for name, value in sorted(BUILD_ENVIRONMENT.items())]
         parts += [flag.encode() for flag in (*BUILD_FLAGS, self.ldflags)]
         parts += [f"{program.name} {program.package}".encode() for program in self.programs]
@@ -114,3 +115,17 @@ KWOK = GoModule(
     free_gb=3,
 )
 """kwok, which plays the heartbeats of simulated nodes. It needs other library releases."""
+
+ORACLE = GoModule(
+    name="oracle",
+    programs=(GoProgram("oracle", "sandbox-restore/testbed/oracle"),),
+    ldflags="-s -w",
+    minutes=3,
+    cache_gb=1.5,
+    programs_mb=32,
+    free_gb=3,
+)
+"""kube-scheduler's filter plugins as a program that answers questions (tests/support/oracle.py).
+
+Its go.mod names the releases of go/controlplane, so that after that build little is left to do.
+"""

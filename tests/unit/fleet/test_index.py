@@ -462,6 +462,10 @@ def check(index: FleetIndex, truth: dict[str, NodeFacts], *, now: datetime) -> N
                 or not t.all_of(n.taints)
             ),
         )
+        sets[f"untolerated by {tolerance}"] = (
+            index.untolerated(tolerance),
+            lambda n, t=tolerance: not t.all_of(n.taints),
+        )
     for what, (nodes, rule) in sets.items():
         assert set(index.names(nodes)) == where(rule), what
     assert index.published() == tuple(

@@ -325,6 +325,7 @@ def retire_of(source: Source = Source.STORAGE, **fields: Any) -> w.Retire:
         view=view(active=run, row={"pinned_node": pinned}),
         pods=[pod(**fields)],
         sightings=sees(node(), node("p0")),
+        seen_terminal=seen(3600),
     )
     assert isinstance(step, w.Retire)
     return step
@@ -348,9 +349,7 @@ def test_another_failure_that_the_runner_reported_leaves_the_pin_as_it_was() -> 
 
 
 def test_a_container_that_never_started_leaves_the_pin_as_it_was() -> None:
-    never = bound(
-        phase="Failed", reason="NodeAffinity", runner_started=False, terminal_since=ago(3600)
-    )
+    never = bound(phase="Failed", reason="NodeAffinity", runner_started=False)
     step = retire_of(**never)
     assert (step.failure_class, step.pinned_node) == ("disrupted", "p0")
 
@@ -490,7 +489,12 @@ def test_no_attempt_begins_while_a_pod_could_be_hosting_a_live_vm() -> None:
 
 
 def failed_without_report(**fields: Any) -> Any:
-    return pod(**bound(phase="Failed", reason="NodeAffinity", terminal_since=ago(40), **fields))
+    return pod(**bound(phase="Failed", reason="NodeAffinity", **fields))
+
+
+def seen(seconds: float) -> dict[str, Any]:
+    """When this process first saw the pod terminal."""
+    return {"uid-wake-r1-1": ago(seconds)}
 
 
 def test_failed_written_on_a_pod_is_no_proof_that_its_vm_is_gone() -> None:
@@ -508,19 +512,36 @@ def test_an_unknown_container_status_is_no_report() -> None:
     assert step_of(restore(), view=held, pods=[pod(**fields)], sightings=lost) is None
 
 
-def test_a_node_that_was_ready_long_enough_since_the_end_is_proof() -> None:
+def test_a_node_that_was_ready_long_enough_since_the_end_was_seen_is_proof() -> None:
     held = view(active=execution())
-    soon = step_of(restore(), view=held, pods=[failed_without_report()], sightings=sees(node()))
-    assert soon is None
-    done = pod(**bound(phase="Failed", terminal_since=ago(61), runner_started=False))
-    assert isinstance(step_of(restore(), view=held, pods=[done], sightings=sees(node())), w.Retire)
+    over = failed_without_report(created=ago(7200))
+    for seconds, proven in ((40, False), (61, True)):
+        step = step_of(
+            restore(), view=held, pods=[over], sightings=sees(node()), seen_terminal=seen(seconds)
+        )
+        assert isinstance(step, w.Retire) is proven
+
+
+def test_no_time_in_a_pods_status_tells_how_long_its_vm_is_gone() -> None:
+    # A kubelet that rejects a running pod drops its conditions: only the creation is left.
+    rejected = failed_without_report(created=ago(7200), scheduled_at=None, runner_started=False)
+    assert (
+        step_of(restore(), view=view(active=execution()), pods=[rejected], sightings=sees(node()))
+        is None
+    )
 
 
 def test_a_node_that_became_ready_only_now_is_no_proof_yet() -> None:
-    held = view(active=execution())
-    done = pod(**bound(phase="Failed", terminal_since=ago(600)))
     fresh = sees(node(ready_since=ago(5)))
-    got = plan(world(restore(), view=held, pods=[done], sightings=fresh))
+    got = plan(
+        world(
+            restore(),
+            view=view(active=execution()),
+            pods=[failed_without_report()],
+            sightings=fresh,
+            seen_terminal=seen(600),
+        )
+    )
     assert got.step is None
     assert got.recheck_at is not None
 
@@ -544,14 +565,25 @@ def test_a_node_is_gone_only_after_the_grace_period() -> None:
 
 
 def test_a_node_recreated_under_the_same_name_is_another_node() -> None:
-    held = view(active=execution())
     young = node(uid="other", created=ago(3), ready_since=ago(3))
-    ended_pod = pod(**bound(phase="Failed", terminal_since=ago(600)))
-    assert step_of(restore(), view=held, pods=[ended_pod], sightings=sees(young)) is None
-    recorded = view(active=execution(node_uid="uid-n1", loaded_at=ago(400), node_name="n1"))
-    old_other = node(uid="other", created=ago(500), ready_since=ago(499))
-    step = step_of(restore(), view=recorded, pods=[pod(**bound())], sightings=sees(old_other))
-    assert isinstance(step, w.Retire)
+    older = node(uid="other", created=ago(500), ready_since=ago(499))
+    recorded = view(active=execution(node_uid="uid-n1", loaded_at=ago(900), node_name="n1"))
+    for other, proven in ((young, False), (older, True)):
+        step = step_of(
+            restore(),
+            view=recorded,
+            pods=[failed_without_report(ready=False)],
+            sightings=sees(other),
+            seen_terminal=seen(300),
+        )
+        assert isinstance(step, w.Retire) is proven
+
+
+def test_a_pod_that_runs_on_is_alive_although_its_node_registered_anew() -> None:
+    recorded = view(active=execution(node_uid="uid-n1", loaded_at=ago(900), node_name="n1"))
+    again = sees(node(uid="other", created=ago(500), ready_since=ago(499)))
+    step = step_of(restore(), view=recorded, pods=[pod(**bound(ready=True))], sightings=again)
+    assert not isinstance(step, w.Retire)
 
 
 def test_a_released_pod_that_is_gone_is_judged_by_its_node() -> None:
@@ -584,6 +616,87 @@ def test_a_look_that_time_calls_for_is_taken_also_when_no_restore_waits() -> Non
     got = plan(world(view=view(active=up), sightings=sees(node()), gone_since={"wake-r1-1": NOW}))
     assert got.step is None
     assert got.recheck_at is not None
+
+
+@pytest.mark.parametrize("edited", ["annotations", "labels"])
+def test_what_a_user_edits_on_a_running_pod_ends_nothing(edited: str) -> None:
+    up = execution(
+        loaded_at=ago(900), released_at=ago(899), node_name="n1", pod_uid="uid-wake-r1-1"
+    )
+    running = pod(**bound(ready=True), owner_uids=(), finalizers=(), **{edited: {}})
+    assert step_of(view=view(active=up), pods=[running], sightings=sees(node())) is None
+
+
+def test_a_pod_recreated_under_the_name_of_a_recorded_one_is_another_pod() -> None:
+    up = execution(loaded_at=ago(900), released_at=ago(899), node_name="n1", pod_uid="first")
+    other = pod(**ended(), owner_uids=(), finalizers=())
+    lost = sees(node(ready=False, ready_since=None))
+    assert not isinstance(step_of(view=view(active=up), pods=[other], sightings=lost), w.Retire)
+
+
+def test_a_pause_that_has_just_ended_is_no_time_of_the_deadline() -> None:
+    status = {"suspended_at": ago(7200), "start_time": ago(7300)}
+    resumed = restore(created=ago(7300), status=status, active_deadline_seconds=600)
+    assert isinstance(step_of(resumed, view=view()), w.BeginAttempt)
+
+
+def test_a_ready_pod_is_recorded_as_loaded_before_its_cancelled_restore_takes_it_back() -> None:
+    step = step_of(
+        view=view(active=execution()), pods=[pod(**bound(ready=True))], sightings=sees(node())
+    )
+    assert isinstance(step, w.MarkLoaded)
+
+
+def test_a_restore_whose_release_is_recorded_has_succeeded_even_if_its_pod_is_gone() -> None:
+    up = execution(loaded_at=ago(9), released_at=ago(8), node_name="n1")
+    assert said_of("r1", restore(), view=view(active=up), sightings=sees(node())).succeeded is True
+
+
+def test_a_follower_does_not_succeed_before_the_pod_is_released() -> None:
+    up = execution(loaded_at=ago(2), node_name="n1")
+    said = said_of(
+        "r2",
+        restore("r1"),
+        restore("r2"),
+        view=view(active=up),
+        pods=[pod(**bound(ready=True))],
+        sightings=sees(node()),
+    )
+    assert said.succeeded is None
+
+
+def test_no_execution_is_retired_while_another_pod_of_the_sandbox_could_be_alive() -> None:
+    other = pod("wake-r0-1", execution_id="e0", **bound(), owner_uids=(), finalizers=())
+    over = pod(**ended(INCOMPATIBLE))
+    step = step_of(
+        restore(), view=view(active=execution()), pods=[over, other], sightings=sees(node())
+    )
+    assert not isinstance(step, w.Retire)
+
+
+def test_a_local_only_plan_names_the_newest_snapshot_also_while_it_uploads_or_has_failed() -> None:
+    for state, captured in ((SnapshotState.UPLOADING, None), (SnapshotState.FAILED, ago(5))):
+        newest = snapshot("s2", state=state, captured_at=captured)
+        held = view(row={"pinned_node": "n1"}, snapshots=[snapshot(), newest])
+        assert step_of(restore(), view=held).snapshot.id == "s2"
+
+
+def test_a_time_that_has_passed_calls_for_no_look_by_itself() -> None:
+    late = restore(created=ago(5000), active_deadline_seconds=60)
+    loaded = execution(loaded_at=ago(4990))
+    lost = sees(node(ready=False, ready_since=None))
+    got = plan(
+        world(late, view=view(active=loaded), pods=[failed_without_report()], sightings=lost)
+    )
+    assert got.recheck_at is None
+
+
+def test_evacuating_a_pinned_sandbox_is_refused_with_a_reason() -> None:
+    from sandbox_restore.model.restore import Evacuation
+
+    moved = restore(evacuation=Evacuation(cohort="blue"))
+    said = said_of("r1", moved, view=view(row={"pinned_node": "n1"}))
+    assert (said.succeeded, said.reason) == (False, "EvacuationBlocked")
 
 
 def test_a_placement_that_must_wait_makes_no_attempt() -> None:
