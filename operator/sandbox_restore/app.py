@@ -2,8 +2,8 @@
 
 Start: template, database and its schema, API server and its CRD, health server, Lease; then the
 LISTEN connection, the warm lists, the workers, and last Kopf with its watches. Stop: Kopf, the
-workers (each ends its pass), the Lease, the LISTEN connection, the pool, the API client, the
-health server. When the Lease is lost the process ends at once, with none of that.
+workers (each ends its pass), the LISTEN connection, the Lease, the health server, the API client,
+the pool. When the Lease is lost the process ends at once, with none of that.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ class Nasty:
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
+        self._null_terms = True
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -157,7 +158,8 @@ class Nasty:
 
     def _labels(self) -> dict[str, str]:
         labels = {
-            self.one_of(KEYS, BAD_KEYS): self._label_value() for _ in range(self.random.randint(0, 4))
+            self.one_of(KEYS, BAD_KEYS): self._label_value()
+            for _ in range(self.random.randint(0, 4))
         }
         if self.chance(0.8):
             labels[HOST_CPU_LABEL] = self.one_of(CPUS, BAD_CPUS)
@@ -195,9 +197,13 @@ class Nasty:
 
     # --- pods
 
-    def pod(self, names: Sequence[str], *, odd: float = 0.15) -> Json:
-        """A Pod that asks for some of the nodes; `odd`: how often something is not as it should
-        be."""
+    def pod(self, names: Sequence[str], *, odd: float = 0.15, null_terms: bool = True) -> Json:
+        """A Pod that asks for some of the nodes.
+
+        `odd`: how often something is not as it should be. `null_terms`: a required term may be
+        null, which Go reads as an empty one.
+        """
+        self._null_terms = null_terms
         spec: Json = {}
         if self.chance(0.25):
             spec["nodeSelector"] = self._selector(odd)
@@ -263,7 +269,7 @@ class Nasty:
         if self.chance(odd):
             empty: tuple[Json | None, ...] = (
                 {},
-                None,
+                None if self._null_terms else {},
                 {"matchExpressions": []},
                 {"matchFields": None},
                 {"matchExpressions": [], "matchFields": []},

@@ -21,6 +21,7 @@ import typer
 from sandbox_restore import __version__
 from sandbox_restore.cli.exit_codes import MEANING, ExitCode
 from sandbox_restore.cli.output import Output, OutputOption, note, report, say, say_json
+from sandbox_restore.cli.plan import plan
 from sandbox_restore.errors import SandboxRestoreError
 from sandbox_restore.redact import redact
 
@@ -143,7 +144,7 @@ def version(*, output: OutputOption = Output.TEXT) -> None:
         say(f"sandbox-restore {__version__}")
 
 
-for _command in (run, migrate, classify, version):
+for _command in (run, migrate, classify, plan, version):
     app.command()(_command)
 
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from datetime import datetime
+from typing import NamedTuple
+
+
+class _Gone(NamedTuple):
+    since: datetime
+    certain: bool
 
 
 class Tombstones:
@@ -14,12 +20,11 @@ class Tombstones:
     older than the node.
     """
 
-    __slots__ = ("_by_uid", "_certain", "_limit", "_newest", "forgotten_until")
+    __slots__ = ("_by_uid", "_limit", "_newest", "forgotten_until")
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
-        self._by_uid: OrderedDict[tuple[str, str], datetime] = OrderedDict()
-        self._certain: set[tuple[str, str]] = set()
+        self._by_uid: OrderedDict[tuple[str, str], _Gone] = OrderedDict()
         self._newest: dict[str, str] = {}
         self.forgotten_until: datetime | None = None
         """The newest time that was dropped for want of room: a node that is not found may have
@@ -27,12 +32,11 @@ class Tombstones:
 
     def bury(self, name: str, uid: str, when: datetime, *, certain: bool) -> None:
         """The node is gone since `when`; the first time told of a node stays."""
-        key = (name, uid)
-        if certain:
-            self._certain.add(key)
-        if key in self._by_uid:
+        known = self._by_uid.get((name, uid))
+        if known is not None:
+            self._by_uid[name, uid] = _Gone(known.since, known.certain or certain)
             return
-        self._by_uid[key] = when
+        self._by_uid[name, uid] = _Gone(when, certain)
         self._newest[name] = uid
         if len(self._by_uid) > self._limit:
             self._drop_oldest()
@@ -45,18 +49,17 @@ class Tombstones:
 
     def holds(self, name: str, uid: str) -> bool:
         """The node is gone for certain."""
-        return (name, uid) in self._certain
+        gone = self._by_uid.get((name, uid))
+        return gone is not None and gone.certain
 
     def since(self, name: str, uid: str | None) -> datetime | None:
         """When the node went; without a UID, the newest node of that name."""
-        found = uid if uid is not None else self._newest.get(name)
-        return None if found is None else self._by_uid.get((name, found))
+        gone = self._by_uid.get((name, self._newest.get(name, "") if uid is None else uid))
+        return None if gone is None else gone.since
 
     def _drop_oldest(self) -> None:
-        key, dropped = self._by_uid.popitem(last=False)
-        self._certain.discard(key)
-        name, uid = key
+        (name, uid), gone = self._by_uid.popitem(last=False)
         if self._newest.get(name) == uid:
             del self._newest[name]
-        if self.forgotten_until is None or dropped > self.forgotten_until:
-            self.forgotten_until = dropped
+        if self.forgotten_until is None or gone.since > self.forgotten_until:
+            self.forgotten_until = gone.since

@@ -1,4 +1,7 @@
-"""From a plan to the pod that carries it out: gate, decision, rendering, and words. PURE."""
+"""From a plan to the pod that carries it out: gate, decision, rendering, and words.
+
+Pure but for the last held decision of each restore, which is kept for its status.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ KEPT_ATTEMPTS = 20
 NOTE_LIMIT = 1024
 """events.k8s.io: a note is at most 1 kB."""
 
-DISRUPTIVE = ("RestoreFailed", "SnapshotLoadIncompatible", "PlacementHeld")
+DISRUPTIVE = ("RestoreFailed", "SnapshotLoadIncompatible", "PlacementHeld", "Stranded")
 """Events of type Warning: a person must act, or soon may have to."""
 
 
@@ -115,6 +115,8 @@ def _conditions(restore: Restore, said: Said, now: datetime) -> list[Condition]:
             if said.planned
             else ("False", said.reason, said.message)
         )
+    if said.reason == "Stranded":
+        wanted["Stranded"] = ("True", "PinnedNodeCannotLoad", said.message)
     if said.placed is not None:
         is_placed, reason, message = said.placed
         wanted["Placed"] = ("True" if is_placed else "False", reason, message)
@@ -187,6 +189,8 @@ def news(restore: Restore, status: RestoreStatus) -> list[News]:
                 )
             )
     done = next(c for c in status.conditions if c.type == "Succeeded")
+    if done.reason == "Stranded" and restore.condition("Stranded") is None:
+        found.append(News(reason="Stranded", note=done.message, identity="stranded"))
     if done.status != "Unknown" and not restore.finished:
         reason = "RestoreSucceeded" if done.status == "True" else "RestoreFailed"
         found.append(

@@ -243,6 +243,20 @@ def test_only_the_first_and_the_last_node_of_a_cpu_change_the_published() -> Non
     assert [c is not None and c.cpu_values_changed for c in seen] == [False, True, False, False]
 
 
+def test_a_node_that_turns_into_a_new_cpu_changes_the_published() -> None:
+    """With the same label keys or others, while another node keeps the old CPU."""
+    for extra in ({}, {"x": "y"}):
+        index = fleet(node("n1", AMD), node("n2", AMD))
+        change = index.apply(node("n1", INTEL_A, labels=extra), now=NOW)
+        assert change is not None
+        assert change.cpu_values_changed
+        assert index.published() == (AMD, INTEL_A)
+        back = index.apply(node("n1", AMD), now=NOW)
+        assert back is not None
+        assert back.cpu_values_changed
+        assert index.published() == (AMD,)
+
+
 def test_a_replacement_list_tells_what_changed() -> None:
     index = fleet(node("n1", AMD), node("n2", AMD), node("n3", AMD))
     changes = index.replace([node("n1", AMD), node("n2", INTEL_A), node("n4")], now=NOW)
@@ -280,6 +294,14 @@ def test_a_node_that_only_a_list_left_out_comes_back_with_its_next_event() -> No
     index.remove("n1", "uid-of-n1", now=NOW + 2 * MINUTE)
     assert index.absent_since("n1", None, now=NOW + 3 * MINUTE) == NOW + 2 * MINUTE
     assert index.apply(node("n1", AMD), now=NOW + 3 * MINUTE) is None
+
+
+def test_a_deletion_that_follows_a_list_without_the_node_is_certain() -> None:
+    index = fleet(node("n1", AMD))
+    index.replace([], now=NOW)
+    assert index.remove("n1", "uid-of-n1", now=NOW + MINUTE) is None
+    assert index.apply(node("n1", AMD), now=NOW + MINUTE) is None
+    assert index.absent_since("n1", "uid-of-n1", now=NOW + 2 * MINUTE) == NOW
 
 
 def test_a_list_does_not_bring_back_a_node_whose_deletion_was_told() -> None:

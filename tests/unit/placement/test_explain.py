@@ -108,7 +108,10 @@ def test_the_nearest_change_is_the_one_with_the_fewest_and_easiest_rules() -> No
         (Filter.CORDONED,),
         ("cordoned-1", "cordoned-2"),
     )
-    _, two = explained(nodes[0], node("x", AMD), group="g")
+    three = node(
+        "three", INTEL_A, group="g", blocked=True, taints=[("k", "", "NoSchedule")], **CORDONED
+    )
+    _, two = explained(three, nodes[0], nodes[2], node("x", AMD), group="g")
     assert two.nearest is not None
     assert two.nearest.filters == (Filter.CORDONED, Filter.PLACEMENT_BLOCK)
 
@@ -159,6 +162,10 @@ def test_every_outcome_has_words(asked: dict[str, Any], says: str) -> None:
 def test_a_full_or_unlabelled_fleet_is_told() -> None:
     full = said(node("n1", INTEL_A, network_slots=0), node("x", AMD))
     assert "None of them offers a network slot now" in full
+    nodes = [node("n1", INTEL_A, network_slots=0), node("n2", INTEL_A), node("x", AMD)]
+    assert "None of them offers" not in said(*nodes)
+    assert "None of them offers" not in said(*nodes, refused=["n1"])
+    assert "None of them offers" in said(*nodes, refused=["n2"])
     mixed = said(node("n1", INTEL_A), node("x", AMD), node("p"), node("q", "BAD"))
     assert "2 reachable nodes without a usable host-CPU label may take it too." in mixed
 
