@@ -1,10 +1,10 @@
 """How long a placement decision takes, and what a node costs, for fleets of several sizes.
 
-Every decision is asked for another sandbox, snapshot, node group and set of tolerations than the
-one before, so that nothing is answered from a memory of the last answer. Times are CPU time of the
+Every decision is asked for another sandbox, snapshot, node group and node selector than the one
+before, so that nothing is answered from a memory of the last answer. Times are CPU time of the
 thread, for a decision waits for nothing, and other programs on the machine are not its cost; what
 they do to caches still shows, and `--repeat` keeps the best of several runs. Garbage collection
-stays on, with the fleet frozen, as the operator does after its first list.
+stays on.
 """
 
 from __future__ import annotations
@@ -185,7 +185,6 @@ def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -
     index.replace(facts, now=NOW)
     filled = (time.thread_time_ns() - start) / 1000 / nodes
     gc.collect()
-    gc.freeze()
     pairs = {cpu_name(i): frozenset({cpu_name((i + 1) % cpus)}) for i in range(0, cpus, 2)}
     compatibility = Compatibility(pairs)
 
@@ -209,7 +208,6 @@ def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -
     told = timed(explanations())
     heartbeats = timed(events(lambda event, _: event))
     changes = timed(events(changed))
-    gc.unfreeze()
     return Figures(
         nodes=nodes,
         cpus=cpus,

@@ -48,6 +48,7 @@ from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.intake import Intake
 from sandbox_restore.restore.placing import Placer, PlacingConfig
 from sandbox_restore.restore.queue import KeyedQueue
+from sandbox_restore.restore.reader import WorldReader
 from sandbox_restore.restore.reconciler import Reconciler
 from sandbox_restore.restore.reporter import Reporter
 from sandbox_restore.restore.state import ClusterState
@@ -250,12 +251,11 @@ class _Operator:
                 "succeeded" if said.succeeded else "failed", said.reason
             ).inc(),
         )
-        self.reconciler = Reconciler(
+        reader = WorldReader(
             state=self.state,
             store=self.store,
             kube=self.kube,
             placer=self.placer,
-            reporter=reporter,
             views=self.views,
             config=PlannerConfig(
                 gone_grace=settings.node_gone_grace,
@@ -263,6 +263,16 @@ class _Operator:
                 backoff_max=settings.retry_backoff_max,
                 storage_uri_prefixes=settings.storage_uri_prefixes,
             ),
+            clock=utc_now,
+        )
+        self.reconciler = Reconciler(
+            state=self.state,
+            store=self.store,
+            kube=self.kube,
+            placer=self.placer,
+            reporter=reporter,
+            views=self.views,
+            reader=reader,
             clock=utc_now,
             requeue=self.queue.add_after,
             on_step=self._count_step,

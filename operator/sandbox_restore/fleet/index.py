@@ -264,6 +264,7 @@ class FleetIndex:
         """
         changes: list[NodeChange] = []
         listed: set[str] = set()
+        self._list_version = 0  # what an earlier list left out is no proof against this one
         for facts in nodes:
             listed.add(facts.name)
             change = self.apply(facts, now=now)
@@ -274,7 +275,7 @@ class FleetIndex:
             change = None if newer else self.remove(name, now=now)
             if change is not None:
                 changes.append(change)
-        self._list_version = max(self._list_version, version)
+        self._list_version = version
         self._key_sets = {keys: keys for keys in {record.label_keys for record in self}}
         if self._warm_since is None:
             self._warm_since = now

@@ -8,7 +8,6 @@ both, so that a late one does nothing.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -28,16 +27,15 @@ from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.model.sandbox import (
-    Execution,
     Outcome,
     SandboxState,
     SandboxView,
 )
 from sandbox_restore.placement.pod import NodeSelectorConflictError
-from sandbox_restore.restore.liveness import NodeSighting
 from sandbox_restore.restore.outcome import retire_unstarted
 from sandbox_restore.restore.placing import PlacementHeldError, Placer, Placing
 from sandbox_restore.restore.planner import plan
+from sandbox_restore.restore.reader import WorldReader
 from sandbox_restore.restore.reporter import Reporter
 from sandbox_restore.restore.state import ClusterState
 from sandbox_restore.restore.views import ViewCache
@@ -53,7 +51,6 @@ from sandbox_restore.restore.world import (
     MarkLoaded,
     MarkReleased,
     Plan,
-    PlannerConfig,
     Release,
     Retire,
     Said,
@@ -67,9 +64,6 @@ from sandbox_restore.store.store import Store
 
 STEPS_A_PASS = 12
 """More steps than any path of one attempt has; a pass that needs more comes back later."""
-
-KEPT_NAMESPACES = 50_000
-"""Restores whose namespace's UID is remembered."""
 
 EXECUTION_NAMESPACE = uuid.UUID("6f1f1d0e-6d8e-4c39-9d1a-3f6d2f3c9a51")
 """Execution ids are a function of restore and attempt, so that a retry cannot double one."""
@@ -94,7 +88,7 @@ class Reconciler:
         placer: Placer,
         reporter: Reporter,
         views: ViewCache,
-        config: PlannerConfig,
+        reader: WorldReader,
         clock: Callable[[], datetime],
         requeue: Callable[[str, float], None],
         on_step: Callable[[Step], None] = lambda _step: None,
@@ -105,11 +99,10 @@ class Reconciler:
         self._placer = placer
         self._reporter = reporter
         self._views = views
-        self._config = config
+        self._reader = reader
         self._clock = clock
         self._requeue = requeue
         self._on_step = on_step
-        self._namespace_uids: OrderedDict[str, str] = OrderedDict()
 
     async def reconcile(self, sandbox_id: str) -> None:
         """One pass. Raises this project's errors; the queue comes back with backoff."""
@@ -125,7 +118,7 @@ class Reconciler:
         if self._is_new(sandbox_id):
             await self._first_look(sandbox_id)
         for _ in range(STEPS_A_PASS):
-            world = await self._cached_world(sandbox_id)
+            world = await self._reader.cached(sandbox_id)
             decided = plan(world)
             step = decided.step
             if step is None:
@@ -170,145 +163,6 @@ class Reconciler:
         except SandboxRestoreError:
             log.debug("status_not_written", sandbox=sandbox_id)
 
-    # --- worlds
-
-    def _uids(self, sandbox_id: str) -> tuple[str, ...]:
-        return tuple(r.uid for r in self._state.restores_of(sandbox_id))
-
-    async def _cached_world(self, sandbox_id: str) -> World:
-        uids = self._uids(sandbox_id)
-        view = self._views.current(sandbox_id, uids)
-        if view is None:
-            read = self._views.reading()
-            view = await self._store.view(sandbox_id, restore_uids=uids)
-            if view is not None:
-                self._views.put(view, uids, read=read)
-        await self._learn_namespaces(sandbox_id, view)
-        namespace = view.sandbox.namespace if view is not None else None
-        pods = [p for p in self._state.pods_of(sandbox_id) if p.namespace == namespace]
-        pods += await self._unlisted_pod(view, pods)
-        return self._world(sandbox_id, view, pods, self._cached_sightings(pods, view), None)
-
-    async def _learn_namespaces(self, sandbox_id: str, view: SandboxView | None) -> None:
-        """A restore lives in one incarnation of its namespace: read once for each restore, where
-        the row says which one it belongs to."""
-        if view is None or view.sandbox.namespace_uid is None:
-            return
-        for restore in self._state.restores_of(sandbox_id):
-            known = restore.uid in self._namespace_uids or restore.finished
-            if known or restore.namespace != view.sandbox.namespace:
-                continue
-            uid = await self._kube.namespace_uid(restore.namespace)
-            self._namespace_uids[restore.uid] = uid or "gone"
-            while len(self._namespace_uids) > KEPT_NAMESPACES:
-                self._namespace_uids.popitem(last=False)
-
-    async def _unlisted_pod(self, view: SandboxView | None, pods: list[PodFacts]) -> list[PodFacts]:
-        """The active execution's pod where no watch shows it: the platform made it, somebody has
-        edited our label away, or it is not made yet."""
-        active = view.active if view is not None else None
-        if view is None or active is None or active.pod_name is None:
-            return []
-        if any(is_pod_of(p, active) for p in pods):
-            return []
-        pod = await self._kube.pod(view.sandbox.namespace, active.pod_name)
-        if pod is None or any(p.uid == pod.uid for p in pods):
-            return []
-        return [pod]
-
-    async def _live_world(self, sandbox_id: str, view: SandboxView | None) -> World:
-        """Pods, the nodes that decide on them, the restore and the namespace, read now."""
-        if view is None:
-            return self._world(sandbox_id, None, [], {}, None)
-        namespace = view.sandbox.namespace
-        listed = await self._kube.sandbox_pods(namespace, sandbox_id)
-        self._state.forget_unlisted(namespace, sandbox_id, listed.items, listed.version)
-        return await self._live_from(sandbox_id, view, listed.items)
-
-    async def _live_from(self, sandbox_id: str, view: SandboxView, listed: list[PodFacts]) -> World:
-        namespace = view.sandbox.namespace
-        pods = [*listed, *await self._unlisted_pod(view, listed)]
-        if view.active is not None:
-            await self._check_restore(namespace, view.active)
-        pods = [self._state.merged(pod) for pod in pods]
-        for pod in pods:
-            self._state.apply_pod(pod)
-        sightings = {name: await self._sight(name) for name in sorted(_deciding_nodes(pods, view))}
-        uid = await self._kube.namespace_uid(namespace)
-        return self._world(sandbox_id, view, pods, sightings, uid)
-
-    async def _check_restore(self, namespace: str, active: Execution) -> None:
-        """A restore that the cache does not show is gone only if a live read says so (by UID)."""
-        name = active.restore_name
-        if name is None or active.restore_uid in self._uids(active.sandbox_id):
-            return
-        found = await self._kube.restore(namespace, name)
-        if found is not None and found.uid == active.restore_uid:
-            self._state.apply_restore(found)
-
-    async def _reread(self, restore: Restore) -> None:
-        """No attempt begins for a restore that is gone or finished, whatever the cache says."""
-        found = await self._kube.restore(restore.namespace, restore.name)
-        if found is None or found.uid != restore.uid:
-            self._state.remove_restore(restore.namespace, restore.name, restore.uid)
-        if found is not None:
-            self._state.apply_restore(found)
-
-    async def _sight(self, name: str) -> NodeSighting:
-        node = await self._kube.node(name)
-        if node is None:
-            return NodeSighting(name=name, node=None, absent_since=self._absent_since(name))
-        return NodeSighting(name=name, node=self._state.timed(node))
-
-    def _absent_since(self, name: str) -> datetime:
-        return self._state.absent_since(name, self._clock())
-
-    def _cached_sightings(
-        self, pods: list[PodFacts], view: SandboxView | None
-    ) -> dict[str, NodeSighting]:
-        return {
-            name: self._state.sighting(name, self._clock())
-            for name in (_deciding_nodes(pods, view) if view is not None else ())
-        }
-
-    def _world(
-        self,
-        sandbox_id: str,
-        view: SandboxView | None,
-        pods: list[PodFacts],
-        sightings: dict[str, NodeSighting],
-        namespace_uid: str | None,
-    ) -> World:
-        now = self._clock()
-        gone: dict[str, datetime] = {}
-        ended: dict[str, PodFacts] = {}
-        active = view.active if view is not None else None
-        if view is not None and active is not None and active.pod_uid is not None:
-            name = active.pod_name or ""
-            if not any(is_pod_of(p, active) for p in pods):
-                gone[name] = self._state.gone_since(view.sandbox.namespace, name, now)
-                last = self._state.ended(view.sandbox.namespace, name)
-                if last is not None:
-                    ended[name] = last
-        return World(
-            now=now,
-            sandbox_id=sandbox_id,
-            restores=tuple(self._state.restores_of(sandbox_id)),
-            view=view,
-            pods=tuple(pods),
-            sightings=sightings,
-            gone_since=gone,
-            ended_pods=ended,
-            seen_terminal={
-                p.uid: self._state.seen_terminal(p, now) for p in pods if p.bound and p.terminal
-            },
-            namespace_uid=namespace_uid,
-            namespace_uids=self._namespace_uids,
-            gate_for=self._placer.gate_for,
-            hold_for=lambda restore, choice: self._placer.hold_for(restore, choice, view, now),
-            config=self._config,
-        )
-
     # --- steps
 
     async def _carry_out(
@@ -318,7 +172,7 @@ class Reconciler:
         if isinstance(step, ROW_STEPS):
             return await self._under_lock(step, world)
         if isinstance(step, CONFIRMED_STEPS):
-            confirmed = plan(await self._fresh(world))
+            confirmed = plan(await self._reader.fresh(world))
             if confirmed.step is None or not _same(step, confirmed.step):
                 return self._again(world.sandbox_id, confirmed)
             step = confirmed.step
@@ -337,20 +191,6 @@ class Reconciler:
         else:
             self._requeue(sandbox_id, 0.2)
         return decided
-
-    async def _fresh(self, world: World) -> World:
-        """Pods first, then the row: a pod that was read belongs to no execution younger than the
-        view, so that none is taken for a left-over that is not."""
-        assert world.view is not None
-        uids = self._uids(world.sandbox_id)
-        namespace = world.view.sandbox.namespace
-        listed = await self._kube.sandbox_pods(namespace, world.sandbox_id)
-        read = self._views.reading()
-        view = await self._store.view(world.sandbox_id, restore_uids=uids)
-        if view is None:
-            return self._world(world.sandbox_id, None, [], {}, None)
-        self._views.put(view, uids, read=read)
-        return await self._live_from(world.sandbox_id, view, listed.items)
 
     async def _refresh_pod(self, step: Step, world: World) -> None:
         pod = getattr(step, "pod", None)
@@ -378,7 +218,7 @@ class Reconciler:
                 self._state.apply_pod(await self._kube.release(step.pod))
                 log.info("pod_released", **_keys(world, pod=step.pod.name))
             case MarkReleased():
-                uids = self._uids(world.sandbox_id)
+                uids = self._reader.uids(world.sandbox_id)
                 view = await self._store.mark_released(
                     world.sandbox_id,
                     step.execution.id,
@@ -454,10 +294,10 @@ class Reconciler:
     async def _give_up(self, step: CreatePod, world: World, outcome: Outcome, why: str) -> None:
         """This pod will never be: the attempt ends, once it is certain that nothing was made."""
         async with self._store.locked(
-            world.sandbox_id, restore_uids=self._uids(world.sandbox_id)
+            world.sandbox_id, restore_uids=self._reader.uids(world.sandbox_id)
         ) as locked:
             view = locked.view
-            live = await self._live_world(world.sandbox_id, view)
+            live = await self._reader.live(world.sandbox_id, view)
             if view is None or view.active is None or view.active.id != step.execution.id:
                 return
             if live.pod_of(view.active) is not None:
@@ -484,14 +324,14 @@ class Reconciler:
     async def _first_look(self, sandbox_id: str) -> None:
         """A new restore nearly always begins an attempt: its row is locked at the first look, so
         that it is read once and not twice."""
-        uids = self._uids(sandbox_id)
+        uids = self._reader.uids(sandbox_id)
         async with self._store.locked(sandbox_id, restore_uids=uids) as locked:
             if locked.view is None:
                 return
-            live = await self._live_world(sandbox_id, locked.view)
+            live = await self._reader.live(sandbox_id, locked.view)
             step = plan(live).step
             if isinstance(step, BeginAttempt):
-                await self._reread(step.restore)
+                await self._reader.reread(step.restore)
                 live = replace(live, restores=tuple(self._state.restores_of(sandbox_id)))
                 step = plan(live).step
             if isinstance(step, BeginAttempt):
@@ -500,11 +340,11 @@ class Reconciler:
         self._keep(locked, uids)
 
     async def _under_lock(self, step: Step, world: World) -> Plan | None:
-        uids = self._uids(world.sandbox_id)
+        uids = self._reader.uids(world.sandbox_id)
         async with self._store.locked(world.sandbox_id, restore_uids=uids) as locked:
             if isinstance(step, BeginAttempt):
-                await self._reread(step.restore)
-            live = await self._live_world(world.sandbox_id, locked.view)
+                await self._reader.reread(step.restore)
+            live = await self._reader.live(world.sandbox_id, locked.view)
             again = plan(live)
             if not _same(step, again.step):
                 if locked.view is not None:
@@ -525,7 +365,7 @@ class Reconciler:
     def _keep(self, locked: LockedSandbox, uids: tuple[str, ...] | None = None) -> None:
         """After the commit: what the write returned is the row as it is."""
         if locked.view is not None:
-            self._views.put(locked.view, uids or self._uids(locked.sandbox_id))
+            self._views.put(locked.view, uids or self._reader.uids(locked.sandbox_id))
 
     async def _write_row(self, locked: LockedSandbox, step: Step, live: World) -> None:
         match step:
@@ -640,20 +480,6 @@ def _same(step: Step, other: Step | None) -> bool:
             return step.pod.uid == other.pod.uid
         case _:
             return True
-
-
-def _deciding_nodes(pods: list[PodFacts], view: SandboxView) -> set[str]:
-    """Nodes that may have to decide whether a pod is alive (section 15)."""
-    found = {
-        p.node_name
-        for p in pods
-        if p.node_name is not None
-        and not (p.terminal and p.runner_end is not None and p.runner_end.is_report)
-    }
-    active = view.active
-    if active is not None and active.node_name is not None:
-        found.add(active.node_name)
-    return found
 
 
 WAITS_FOR_NODES = frozenset(

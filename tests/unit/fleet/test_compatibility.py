@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_restore.errors import ConfigurationError
@@ -158,6 +158,7 @@ def test_excluded_are_the_published_that_are_no_loaders() -> None:
 CPUS = st.sampled_from(["a", "b", "c", "d", "unknown"])
 
 
+@settings(deadline=None)
 @given(
     pairs=st.lists(st.tuples(CPUS, CPUS), max_size=8),
     capture=CPUS,

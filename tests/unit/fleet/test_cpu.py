@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_restore.fleet import cpu
@@ -128,6 +128,7 @@ def test_vendor_is_the_whole_first_group(
     assert cpu.architecture(value) == architecture
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="abz019-._ A\n", max_size=70))
 def test_usable_gives_back_its_argument_or_nothing(value: str) -> None:
     assert cpu.usable(value) in (None, value)

@@ -318,6 +318,13 @@ def test_a_node_that_a_later_list_does_not_show_does_not_come_back() -> None:
     assert index.apply(node("n2", AMD, resource_version=101), now=NOW) is not None
 
 
+def test_a_list_brings_back_what_an_earlier_one_left_out() -> None:
+    index = FleetIndex()
+    index.replace([], now=NOW, version=100)
+    index.replace([node("n1", AMD, resource_version=99)], now=NOW, version=110)
+    assert index.get("n1") is not None
+
+
 def test_a_list_does_not_undo_what_events_have_shown_since() -> None:
     index = FleetIndex()
     index.apply(node("new", AMD, resource_version=120), now=NOW)

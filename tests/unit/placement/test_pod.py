@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_restore.model import names
@@ -51,6 +51,7 @@ def test_a_pods_name_is_a_function_of_restore_and_attempt() -> None:
     assert len(made) == 8
 
 
+@settings(deadline=None)
 @given(
     name=st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", fullmatch=True),
     attempt=st.integers(1, 10_000),
@@ -124,6 +125,7 @@ def test_the_plan_is_compact_json_with_sorted_keys() -> None:
     }
 
 
+@settings(deadline=None)
 @given(uri=st.text(max_size=40))
 def test_the_kubelet_can_expand_nothing_in_the_plan(uri: str) -> None:
     plan = RunnerPlan(

@@ -169,6 +169,7 @@ TERMS = st.none() | st.builds(
 )
 
 
+@settings(deadline=None)
 @given(rendered=TERMS, wanted=TERMS)
 def test_a_looser_term_takes_all_that_the_old_one_took(
     rendered: CpuTerm | None, wanted: CpuTerm | None
