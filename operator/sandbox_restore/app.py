@@ -458,7 +458,12 @@ class _Operator:
 
     async def _resync(self) -> None:
         """The slow safety net: each unfinished restore is looked at again."""
-        waiting = {r.spec.sandbox_id for r in self.state.restores() if not r.finished}
+        before = utc_now() - self.settings.resync_interval
+        waiting = {
+            r.spec.sandbox_id
+            for r in self.state.restores()
+            if not r.finished and r.created < before
+        }
         for sandbox_id in waiting:
             # An announcement may have been lost without a sign: the row is read again.
             self.views.drop(sandbox_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyroaring import BitMap
 
 from sandbox_restore.fleet import labels, sets
 from sandbox_restore.model.names import UNSCHEDULABLE_TAINT
@@ -73,6 +74,11 @@ def _name_only(self: match.Requirement, node_name: str) -> bool:
     return (node_name == self.values[0]) == (self.operator == "In")
 
 
+def _other_way(self: labels.LabelIndex, key: str, *, greater: bool, bound: int) -> BitMap:
+    return _COMPARED(self, key, greater=not greater, bound=bound)
+
+
+_COMPARED = labels.LabelIndex.compared
 _TOLERATES = match.Toleration.tolerates
 _MATCHES_LABEL = match.Requirement.matches_label
 _UNCORDONED = Taint(key=UNSCHEDULABLE_TAINT, value="", effect="NoExecute")
@@ -93,6 +99,10 @@ WRONG: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "NotIn wants the label": ((match.Requirement, "matches_label", _absent_fails),),
     "any field is the name": ((match.Requirement, "matches_field", _name_only),),
     "no term at all matches": ((reachable, "_terms_set", lambda _pod, _fleet, *, within: within),),
+    "no node has the name, by the sets": (
+        (reachable, "_field_set", lambda _rule, _fleet: BitMap()),
+    ),
+    "Gt is Lt, by the sets": ((labels.LabelIndex, "compared", _other_way),),
     "kept sets do not follow": ((sets, "_is_closed", lambda _node, _tolerance: False),),
     "rendering revives an empty term": ((term, "is_empty_term", lambda _: False),),
     "the placement term spares a CPU": (

@@ -175,6 +175,36 @@ async def test_the_marker_goes_whichever_of_suspend_and_ready_comes_first(
     await third.raw.close()
 
 
+async def test_a_load_that_is_told_too_late_changes_nothing(
+    box: Database, other: Database, store: Store
+) -> None:
+    """`Store.mark_loaded` waits for the lock and looks at the execution only then."""
+    async with store.locked(SANDBOX) as locked:
+        await begin(locked)
+    async with other.raw.transaction():
+        await other.raw.execute(ROW_LOCK)
+        waiting = asyncio.create_task(
+            store.mark_loaded(
+                SANDBOX,
+                "execution-1",
+                pod_uid="pod-of-1",
+                node_name="node-b",
+                node_uid="uid-b",
+                node_cpu=None,
+                now=at(110),
+            )
+        )
+        await blocked(box)
+        await other.raw.execute(
+            "UPDATE sandbox_restore.execution SET state = 'retired', outcome = 'cancelled',"
+            " retired_at = created_at WHERE id = 'execution-1'"
+        )
+    view = await waiting
+    assert view is not None
+    assert (view.active, view.sandbox.pinned_node) == (None, None)
+    assert view.sandbox.state is SandboxState.RESTORING
+
+
 async def test_a_release_waits_for_the_lock_and_reads_afresh(
     box: Database, other: Database, store: Store
 ) -> None:

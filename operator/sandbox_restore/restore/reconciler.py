@@ -24,6 +24,7 @@ from sandbox_restore.errors import (
 from sandbox_restore.fleet.cpu import label_cpu
 from sandbox_restore.kube.client import NotFoundError
 from sandbox_restore.kube.objects import KubeObjects
+from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.model.sandbox import (
@@ -217,6 +218,8 @@ class Reconciler:
             case Release():
                 self._state.apply_pod(await self._kube.release(step.pod))
                 log.info("pod_released", **_keys(world, pod=step.pod.name))
+            case MarkLoaded():
+                await self._mark_loaded(step, world)
             case MarkReleased():
                 uids = self._reader.uids(world.sandbox_id)
                 view = await self._store.mark_released(
@@ -244,6 +247,26 @@ class Reconciler:
                 log.info("restore_expired", **_keys(world, restore=step.restore.name))
             case _:
                 raise AssertionError(f"no API write for {type(step).__name__}")
+
+    async def _mark_loaded(self, step: MarkLoaded, world: World) -> None:
+        """A pod that was Ready has loaded: a fact, so that one statement under the row's lock
+        records it, if the execution is still active."""
+        assert step.pod.node_name is not None
+        uids = self._reader.uids(world.sandbox_id)
+        node_uid, node_cpu = self._identity(await self._kube.node(step.pod.node_name))
+        view = await self._store.mark_loaded(
+            world.sandbox_id,
+            step.execution.id,
+            pod_uid=step.pod.uid,
+            node_name=step.pod.node_name,
+            node_uid=node_uid,
+            node_cpu=node_cpu,
+            now=self._clock(),
+            restore_uids=uids,
+        )
+        if view is not None:
+            self._views.put(view, uids)
+        log.info("snapshot_loaded", **_keys(world, pod=step.pod.name, node=step.pod.node_name))
 
     async def _delete_pod(self, step: DeletePod, world: World) -> None:
         await self._kube.delete_pod(step.pod)
@@ -371,8 +394,6 @@ class Reconciler:
         match step:
             case BeginAttempt():
                 await self._begin(locked, step, live)
-            case MarkLoaded():
-                await self._mark_loaded(locked, step, live)
             case Retire():
                 await self._retire(locked, step, live)
             case FailRow():
@@ -409,34 +430,18 @@ class Reconciler:
             gate=step.gate,
         )
 
-    def _node_of(self, live: World, name: str | None) -> tuple[str | None, str | None]:
+    def _identity(self, node: NodeFacts | None) -> tuple[str | None, str | None]:
         """UID and CPU of a node as just read from the API server."""
-        sighting = live.sightings.get(name or "")
-        if sighting is None or sighting.node is None:
+        if node is None:
             return None, None
-        fleet = self._state.fleet
-        return sighting.node.uid, label_cpu(sighting.node.labels, key=fleet.cpu_label)
-
-    async def _mark_loaded(self, locked: LockedSandbox, step: MarkLoaded, live: World) -> None:
-        assert step.pod.node_name is not None
-        node_uid, node_cpu = self._node_of(live, step.pod.node_name)
-        await locked.mark_loaded(
-            execution_id=step.execution.id,
-            pod_uid=step.pod.uid,
-            node_name=step.pod.node_name,
-            node_uid=node_uid,
-            node_cpu=node_cpu,
-            now=self._clock(),
-        )
-        log.info(
-            "snapshot_loaded",
-            sandbox=locked.sandbox_id,
-            pod=step.pod.name,
-            node=step.pod.node_name,
-        )
+        return node.uid, label_cpu(node.labels, key=self._state.fleet.cpu_label)
 
     async def _retire(self, locked: LockedSandbox, step: Retire, live: World) -> None:
-        node_uid, node_cpu = self._node_of(live, step.node_name)
+        sighting = live.sightings.get(step.node_name or "")
+        node = sighting.node if sighting is not None else None
+        if node is None and step.node_name is not None:
+            node = await self._kube.node(step.node_name)
+        node_uid, node_cpu = self._identity(node)
         await locked.retire(
             execution_id=step.execution.id,
             outcome=step.outcome,
@@ -471,7 +476,7 @@ def _same(step: Step, other: Step | None) -> bool:
     match step, other:
         case (BeginAttempt(), BeginAttempt()):
             return step.restore.uid == other.restore.uid
-        case ((MarkLoaded() | Retire()), (MarkLoaded() | Retire())):
+        case (Retire(), Retire()):
             return step.execution.id == other.execution.id
         case (
             (DeletePod() | DropFinalizer() | Ungate()),

@@ -209,7 +209,7 @@ Step = (
     | DeleteRestore
 )
 
-ROW_STEPS = (BeginAttempt, MarkLoaded, Retire, FailRow)
+ROW_STEPS = (BeginAttempt, Retire, FailRow)
 """Steps that are decided again and written under the row's lock."""
 CONFIRMED_STEPS = (DeletePod, DropFinalizer, Ungate)
 """Steps that no stale view may order: decided again on a fresh view and live pods first."""

@@ -14,7 +14,7 @@ import asyncpg
 from sandbox_restore.model.sandbox import LoadObservation, NodeCpuSpan, SandboxView
 from sandbox_restore.store.connection import SESSION, Connection, Observer, Query, readable
 from sandbox_restore.store.edge import DRIVER_ERRORS, redact, translated
-from sandbox_restore.store.locked import LockedSandbox
+from sandbox_restore.store.locked import MARK_LOADED, LockedSandbox
 from sandbox_restore.store.records import (
     Counts,
     OpenExecution,
@@ -124,6 +124,35 @@ class Store:
                 restore_uids=restore_uids,
                 view=decode_view(raw),
             )
+
+    async def mark_loaded(
+        self,
+        sandbox_id: str,
+        execution_id: str,
+        *,
+        pod_uid: str,
+        node_name: str,
+        node_uid: str | None,
+        node_cpu: str | None,
+        now: datetime,
+        restore_uids: Sequence[str] = (),
+    ) -> SandboxView | None:
+        """`LockedSandbox.mark_loaded` in one statement, which takes the row's lock itself.
+
+        Enough for a fact that nothing has to be asked about first: a pod that was Ready.
+        """
+        raw = await self._ask(
+            MARK_LOADED,
+            sandbox_id,
+            list(restore_uids),
+            execution_id,
+            pod_uid,
+            node_name,
+            node_uid,
+            node_cpu,
+            now,
+        )
+        return decode_view(raw)
 
     async def mark_released(
         self,
