@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 PAIRS ?= 5000
+SEED ?= 1
 
 .PHONY: help
 help: ## This list
@@ -24,6 +25,10 @@ demo: $(STAMP) testbed ## The story in the terminal: restores on a mixed-CPU fle
 .PHONY: test
 test: $(STAMP) testbed ## Every test: unit, Postgres, the real control plane
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: differential
+differential: $(STAMP) testbed ## PAIRS=100000: our matching rules against kube-scheduler's own plugins
+	@$(BIN)/python -m tests.differential --pairs $(PAIRS) --seed $(SEED)
 
 .PHONY: unit
 unit: $(STAMP) ## The tests that need no server, in seconds

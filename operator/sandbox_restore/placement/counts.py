@@ -69,6 +69,8 @@ class Explanation:
     """Of them, those that can be reached and have not refused the snapshot."""
     refused_loaders: int = 0
     """Reachable nodes with a loader that have refused the snapshot (section 11)."""
+    refused_anywhere: int = 0
+    """The same, reachable or not."""
     without_slots: int = 0
     """Reachable loaders that offer no network slot now: reported, never judged (section 7)."""
     unlabelled: int = 0
@@ -111,6 +113,7 @@ def explanation(
         loader_nodes=len(loaders),
         reachable_loaders=len(able - refused),
         refused_loaders=able.intersection_cardinality(refused),
+        refused_anywhere=loaders.intersection_cardinality(refused),
         without_slots=(able - refused).intersection_cardinality(fleet.without_slots),
         unlabelled=reachable.difference_cardinality(labelled),
         nearest=None if able - refused else _nearest(request.demand, fleet, loaders - refused),

@@ -158,9 +158,9 @@ def nearest_change(decision: PlacementDecision, explained: Explanation) -> str:
         who = named(nearest.names, nearest.nodes)
         held = " and ".join(_to_change(rule, nearest) for rule in nearest.filters)
         return f"{needed} Nearest: {who} {held}."
-    if explained.refused_loaders:
+    if explained.refused_anywhere:
         return (
-            f"{needed} Every one that can be reached has refused this capture: compare their"
+            f"{needed} Every one that could be had has refused this capture: compare their"
             " firmware and microcode."
         )
     if explained.loader_nodes:

@@ -92,9 +92,13 @@ def term_change(rendered: CpuTerm | None, wanted: CpuTerm | None) -> Change:
 
 
 def term_of(pod: Mapping[str, Any], *, key: str) -> CpuTerm | None:
-    """The placement term that a pod carries, read back from its first term that has one."""
+    """The placement term that a pod carries, read back from its first required term that has one.
+
+    It is the last expression on that label: the template may have one of its own before it, and a
+    template that has is all that there is on a pod without a placement term.
+    """
     for term in required_terms(pod) or ():
-        for item in term.get("matchExpressions") or ():
+        for item in reversed(term.get("matchExpressions") or ()):
             if item.get("key") == key and item.get("operator") in ("In", "NotIn"):
                 values = tuple(item.get("values") or ())
                 return CpuTerm(key=key, operator=item["operator"], values=values)
@@ -105,7 +109,10 @@ def required_terms(pod: Mapping[str, Any]) -> list[Json] | None:
     """The pod's required node-selector terms; None when it has no required node affinity."""
     affinity = (pod.get("spec") or {}).get("affinity") or {}
     required = (affinity.get("nodeAffinity") or {}).get(_REQUIRED)
-    return None if required is None else list(required.get("nodeSelectorTerms") or ())
+    if required is None:
+        return None
+    # A null item is an empty term, which matches nothing.
+    return [term or {} for term in required.get("nodeSelectorTerms") or ()]
 
 
 def is_empty_term(term: Mapping[str, Any]) -> bool:

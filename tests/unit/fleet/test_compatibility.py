@@ -151,8 +151,9 @@ def test_excluded_are_the_published_that_are_no_loaders() -> None:
     assert (split.loaders, split.excluded, split.known) == (("b", "z"), ("a",), ("b", "gone", "z"))
     assert found.split((), capture="b", ancestors=()).excluded == ()
     assert found.split(("a", "b", "c"), capture="b", ancestors=()).excluded == ("a", "c")
-    lineage = found.split(("a", "b", "z"), capture="b", ancestors=("z",))
-    assert (lineage.loaders, lineage.known) == (("z",), ("z",))
+    lineage = found.split(("z", "b", "a"), capture="b", ancestors=("z",))
+    assert (lineage.loaders, lineage.excluded, lineage.known) == (("z",), ("a", "b"), ("z",))
+    assert found.split(("z", "b", "a"), capture="b", ancestors=()) == split
 
 
 CPUS = st.sampled_from(["a", "b", "c", "d", "unknown"])

@@ -170,6 +170,18 @@ def test_the_hold_of_each_cpu_ends_by_itself() -> None:
     assert [ARM in published for published in seen] == [True] * 6 + [False] * 2
 
 
+def test_a_cpu_that_comes_is_published_at_once_while_another_is_held() -> None:
+    index = fleet(node("n1", AMD), node("n2", INTEL_A), published_hold=MINUTE)
+    index.remove("n1", now=NOW)
+    assert index.published(now=NOW) == (AMD, INTEL_A)
+    index.apply(node("n3", ARM), now=NOW)
+    assert index.published(now=NOW) == (AMD, ARM, INTEL_A)
+    index.remove("n3", now=NOW + MINUTE / 2)
+    index.remember_left({INTEL_B: NOW})
+    assert index.published(now=NOW + MINUTE / 2) == (AMD, ARM, INTEL_A, INTEL_B)
+    assert index.published(now=NOW + MINUTE) == (ARM, INTEL_A)
+
+
 def test_without_a_hold_a_cpu_leaves_with_its_last_node() -> None:
     index = fleet(node("n1", AMD))
     index.apply(node("n1"), now=NOW)

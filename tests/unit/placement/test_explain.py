@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
 from sandbox_restore.fleet.evidence import Evidence
+from sandbox_restore.model.names import COHORT_LABEL
 from sandbox_restore.model.restore import HostCpuPolicy, PlacementStatus
 from sandbox_restore.placement.decision import Outcome, PlacementDecision
 from sandbox_restore.placement.explain import (
@@ -95,14 +97,16 @@ def test_the_nearest_thing_a_person_could_change_is_named(
 
 
 def test_the_nearest_change_is_the_one_with_the_fewest_and_easiest_rules() -> None:
+    both = {"cohort": "green", "taints": [("k", "", "NoSchedule")]}
     nodes = [
-        node("both", INTEL_A, blocked=True, group="g", **CORDONED),
+        node("both", INTEL_A, group="g", **both),
         node("group", INTEL_A, group="h"),
         node("late", INTEL_A, group="g", deleting=True),
         node("cordoned-2", INTEL_A, group="g", **CORDONED),
         node("cordoned-1", INTEL_A, group="g", **CORDONED),
     ]
-    _, found = explained(*nodes, node("x", AMD), group="g")
+    nodes = [replace(n, labels={COHORT_LABEL: "blue", **n.labels}) for n in nodes]
+    _, found = explained(*nodes, node("x", AMD), group="g", cohort="blue")
     assert found.nearest is not None
     assert (found.nearest.filters, found.nearest.names) == (
         (Filter.CORDONED,),
@@ -111,9 +115,11 @@ def test_the_nearest_change_is_the_one_with_the_fewest_and_easiest_rules() -> No
     three = node(
         "three", INTEL_A, group="g", blocked=True, taints=[("k", "", "NoSchedule")], **CORDONED
     )
-    _, two = explained(three, nodes[0], nodes[2], node("x", AMD), group="g")
+    three = replace(three, labels={COHORT_LABEL: "blue", **three.labels})
+    _, two = explained(three, nodes[0], nodes[2], node("x", AMD), group="g", cohort="blue")
     assert two.nearest is not None
-    assert two.nearest.filters == (Filter.CORDONED, Filter.PLACEMENT_BLOCK)
+    assert two.nearest.filters == (Filter.TAINTED, Filter.COHORT)
+    assert two.nearest.taints == ("k:NoSchedule",)
 
 
 def test_a_cpu_that_no_node_has_is_named_with_what_to_do() -> None:
@@ -131,7 +137,10 @@ def test_a_lineage_that_nothing_can_load_is_told() -> None:
 def test_nodes_that_refused_are_told_apart() -> None:
     text = said(node("n1", INTEL_A), node("x", AMD), refused=["n1"])
     assert "0 of 2 reachable nodes have it; removed: 1 refused this capture before" in text
-    assert "compare their firmware" in text
+    assert "Every one that could be had has refused this capture: compare their firmware" in text
+    cordoned = said(node("n1", INTEL_A, **CORDONED), node("x", AMD), refused=["n1"])
+    assert "Every one that could be had has refused this capture" in cordoned
+    assert "uncordon" not in cordoned
 
 
 @pytest.mark.parametrize(
@@ -168,6 +177,8 @@ def test_a_full_or_unlabelled_fleet_is_told() -> None:
     assert "None of them offers" in said(*nodes, refused=["n2"])
     mixed = said(node("n1", INTEL_A), node("x", AMD), node("p"), node("q", "BAD"))
     assert "2 reachable nodes without a usable host-CPU label may take it too." in mixed
+    required = said(node("n1", INTEL_A), node("p"), node("x", AMD), policy=HostCpuPolicy.REQUIRED)
+    assert "may take it too" not in required
 
 
 @pytest.mark.parametrize(

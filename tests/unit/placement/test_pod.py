@@ -62,6 +62,17 @@ def test_a_pods_name_is_a_dns_label(name: str, attempt: int) -> None:
     assert DNS_LABEL.fullmatch(made)
 
 
+@pytest.mark.parametrize(
+    "name", ["a" * 253, "a" * 45 + ".b", f"{'a' * 40}{'-' * 20}b", "a.b.c", "1", "x" * 63]
+)
+@pytest.mark.parametrize("attempt", [1, 99_999])
+def test_a_long_or_dotted_restore_name_gives_a_dns_label(name: str, attempt: int) -> None:
+    made = pod_name(name, "restore-uid", attempt)
+    assert len(made) <= 63
+    assert DNS_LABEL.fullmatch(made)
+    assert made.endswith(f"-{attempt}")
+
+
 def test_long_names_of_the_same_beginning_stay_apart() -> None:
     assert pod_name("a" * 100 + "x", "u1", 1) != pod_name("a" * 100 + "y", "u2", 1)
 

@@ -122,6 +122,11 @@ def test_a_term_is_read_back_from_a_pod() -> None:
     term = CpuTerm(key=HOST_CPU_LABEL, operator="NotIn", values=(AMD,))
     pod = render(with_terms({}, {"matchFields": [{"key": "metadata.name"}]}), Rendered(term=term))
     assert term_of(pod, key=HOST_CPU_LABEL) == term
+    mine = {"key": HOST_CPU_LABEL, "operator": "In", "values": [AMD, INTEL_B]}
+    exists = {"key": HOST_CPU_LABEL, "operator": "Exists"}
+    templates = with_terms({"matchExpressions": [mine, exists]})
+    assert term_of(render(templates, Rendered(term=term)), key=HOST_CPU_LABEL) == term
+    assert term_of(with_terms({"matchExpressions": [exists]}), key=HOST_CPU_LABEL) is None
     assert term_of({"spec": {}}, key=HOST_CPU_LABEL) is None
     assert term_of(with_terms({"matchExpressions": [CPU]}), key="other") is None
 
