@@ -19,6 +19,7 @@ import aiohttp
 
 from tests.support.demo.scene import Scene, raised
 from tests.support.fleet import matrix_fleet, sandbox_seeds
+from tests.support.waiting import until
 
 RESTORES = 100
 NAMESPACE = "cost"
@@ -76,16 +77,34 @@ async def run(scene: Scene, *, restores: int, namespace: str, **spec: object) ->
     async with scene.operator(
         host_cpu_placement_enabled="true", host_cpu_compatibility=scene.matrix.compatibility()
     ) as operator:
+        before = await _settled(operator.health_port)
         found = await scene.wake(seeds, **spec)
         failed = [one.seed.restore_name for one in found.sandboxes if not one.succeeded]
         if failed:
             raise SystemExit(f"error: {len(failed)} restores failed, such as {failed[0]}")
         statements = await _statements(operator.health_port)
+        statements.subtract(before)
     return Cost(
         restores=restores,
         api_writes=_audited(scene.plane.audit_log, namespace),
-        statements=statements,
+        statements=+statements,
     )
+
+
+async def _settled(port: int) -> Counter[str]:
+    """The count once the operator has looked at all that was there when it started."""
+    last: Counter[str] | None = None
+
+    async def unchanged() -> tuple[Counter[str]] | None:
+        nonlocal last
+        now = await _statements(port)
+        same, last = now == last, now
+        return (now,) if same else None
+
+    found = await until(
+        unchanged, deadline_s=60, what="the operator asks nothing more", interval_s=0.5
+    )
+    return found[0]
 
 
 async def _statements(port: int) -> Counter[str]:

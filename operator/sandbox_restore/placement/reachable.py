@@ -50,6 +50,19 @@ class Demand:
     cohort: str | None = None
     """The target cohort, when the restore is an evacuation."""
 
+    @property
+    def question(self) -> tuple[object, ...]:
+        """What tells this demand from others. Terms by identity, for a template's are parsed once
+        and would take long to compare."""
+        requirements = self.requirements
+        return (
+            id(requirements.terms),
+            requirements.tolerations,
+            requirements.selector,
+            self.node_group,
+            self.cohort,
+        )
+
 
 class FleetNode(NodeLike, Protocol):
     """The part of a node that section 7 looks at."""
@@ -89,11 +102,18 @@ def blocking_filters(demand: Demand, node: FleetNode) -> tuple[Filter, ...]:
 
 
 def reachable(demand: Demand, fleet: FleetIndex) -> BitMap:
-    """Section 7: the reachable nodes. The set may be the index's own; it is not to be changed."""
+    """Section 7: the reachable nodes. The set is kept by the index; it is not to be changed."""
+    question = demand.question
+    kept = fleet.answers.recall(question)
+    if kept is not None:
+        fleet.judged(*kept, lambda node: is_reachable(demand, node))
+        return kept[0]
     nodes = _confined(demand, fleet)
     nodes = _affinity_set(demand.requirements, fleet, within=nodes)
     closed = fleet.closed_to(demand.requirements.tolerations)
-    return (fleet.all if nodes is None else nodes) - closed
+    found = (fleet.all if nodes is None else nodes) - closed
+    fleet.answers.keep(question, found, holding=demand.requirements.terms)
+    return found
 
 
 def removed(demand: Demand, fleet: FleetIndex) -> list[tuple[Filter, BitMap]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ from sandbox_restore.placement.decision import (
 from sandbox_restore.placement.gate import Gate
 from sandbox_restore.placement.match import PodRequirements, matches
 from sandbox_restore.placement.pod import apply_decision
-from sandbox_restore.placement.reachable import Demand, is_reachable
+from sandbox_restore.placement.reachable import Demand, is_reachable, reachable
 from sandbox_restore.placement.term import CpuTerm
 from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, NOW, fleet, node
 from tests.unit.placement.asks import decided, rendered, request, snapshot, terms_of
@@ -505,6 +506,57 @@ def taking(found: Any, base: Demand, nodes: list[NodeFacts]) -> set[str]:
     pod = apply_decision({"spec": {"affinity": {}}}, found)
     requirements = PodRequirements.of(pod)
     return {n.name for n in nodes if is_reachable(base, n) and matches(requirements, n)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    events=st.lists(
+        st.tuples(NODES, st.sampled_from(["apply", "remove", "replace", "ask"])),
+        min_size=1,
+        max_size=30,
+    ),
+    pod=st.sampled_from(
+        [
+            {},
+            {"spec": {"tolerations": [{"key": "k", "operator": "Exists"}]}},
+            {"spec": {"nodeSelector": {"space.pplx.net/node-group": "g"}}},
+        ]
+    ),
+)
+def test_a_kept_answer_follows_every_change(
+    events: list[tuple[list[NodeFacts], str]], pod: dict[str, Any]
+) -> None:
+    """An answer that was kept for a demand is the one that would be given anew."""
+    index = fleet()
+    requirements = PodRequirements.of(pod)
+    for count, (nodes, what) in enumerate(events):
+        now = NOW + timedelta(seconds=count)
+        told = [replace(n, uid=f"{n.name}-{count}", created=now) for n in nodes]
+        if what == "replace":
+            index.replace(told, now=now)
+        for facts in told if what == "apply" else ():
+            index.apply(facts, now=now)
+        for facts in told if what == "remove" else ():
+            index.remove(facts.name, now=now)
+        for group in (None, "g"):
+            demand = Demand(requirements=requirements, node_group=group)
+            expected = {n.name for n in index if is_reachable(demand, n)}
+            if what == "ask" or count % 3 == 0:
+                assert set(index.names(reachable(demand, index))) == expected
+    index.answers.clear()
+    assert set(index.names(reachable(demand, index))) == expected
+
+
+def test_answers_are_kept_for_equal_demands_of_one_template() -> None:
+    index = fleet(node("n1", AMD))
+    requirements = PodRequirements.of({})
+    first = reachable(Demand(requirements=requirements), index)
+    same = Demand(requirements=requirements.with_selector({}))
+    assert reachable(same, index) is first
+    assert reachable(Demand(requirements=requirements, node_group="g"), index) is not first
+    for i in range(20):
+        index.apply(node(f"more-{i}", AMD), now=NOW)
+    assert len(reachable(same, index)) == 21
 
 
 def test_the_index_is_asked_and_never_walked(monkeypatch: pytest.MonkeyPatch) -> None:
