@@ -1,8 +1,8 @@
 """How long a placement decision takes, and what a node costs, for fleets of several sizes.
 
 Every decision is asked for another sandbox, snapshot, node group and node selector than the one
-before; there are about two hundred different demands, and one node changes for every ten decisions.
-`first_*` is what a decision takes when no answer to its demand is kept. Times are CPU time of the
+before, and one node changes for every ten decisions, so that nothing is answered from a memory of
+the last answer. Times are CPU time of the
 thread, for a decision waits for nothing, and other programs on the machine are not its cost; what
 they do to caches still shows, and `--repeat` keeps the best of several runs. Garbage collection
 stays on.
@@ -68,8 +68,6 @@ class Figures:
     cpus: int
     decision_p50_us: float
     decision_p99_us: float
-    first_p50_us: float
-    first_p99_us: float
     shortlist_p50_us: float
     shortlist_p99_us: float
     explanation_p50_us: float
@@ -217,7 +215,6 @@ def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -
             event = change(fresh(facts[dice.randrange(nodes)]), number)
             yield lambda e=event: index.apply(e, now=NOW)
 
-    first = timed(decisions(before=lambda _number: index.answers.clear()))
     plain = timed(decisions(before=churn))
     pinned = timed(decisions(hard_pin=True, before=churn))
     told = timed(explanations())
@@ -228,8 +225,6 @@ def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -
         cpus=cpus,
         decision_p50_us=percentile(plain, 0.5),
         decision_p99_us=percentile(plain, 0.99),
-        first_p50_us=percentile(first, 0.5),
-        first_p99_us=percentile(first, 0.99),
         shortlist_p50_us=percentile(pinned, 0.5),
         shortlist_p99_us=percentile(pinned, 0.99),
         explanation_p50_us=percentile(told, 0.5),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,7 +18,6 @@ from typing import Final
 from pyroaring import BitMap
 
 from sandbox_restore.fleet import cpu as cpus
-from sandbox_restore.fleet.answers import Answers
 from sandbox_restore.fleet.record import Aspect, NodeChange, NodeRecord
 from sandbox_restore.fleet.sets import NodeSets, Tolerance
 from sandbox_restore.fleet.tombstones import Tombstones
@@ -67,7 +66,6 @@ class FleetIndex:
         self.deleting: Final = self._sets.deleting
         self.services_ready: Final = self._sets.services_ready
         self.without_slots: Final = self._sets.without_slots
-        self.answers: Final = Answers()
         self.version = 0
         """Rises with every change that can matter to a placement decision."""
         self._by_name: dict[str, NodeRecord] = {}
@@ -107,17 +105,6 @@ class FleetIndex:
         if record is None:
             raise LookupError(f"slot {slot} is free")
         return record
-
-    def judged(
-        self, nodes: BitMap, slots: Iterable[int], rule: Callable[[NodeRecord], bool]
-    ) -> None:
-        """Brings a set up to date: of these slots, it has those whose node passes the rule."""
-        for slot in slots:
-            record = self._by_slot[slot]
-            if record is not None and rule(record):
-                nodes.add(slot)
-            else:
-                nodes.discard(slot)
 
     def names(self, nodes: BitMap, *, limit: int | None = None) -> tuple[str, ...]:
         """Names of the nodes of a set, sorted; with `limit`, of that many of them."""
@@ -422,7 +409,6 @@ class FleetIndex:
         )
         if change.matters:
             self.version += 1
-            self.answers.changed((after or before).slot)  # type: ignore[union-attr]
         return change
 
     # --- published CPUs

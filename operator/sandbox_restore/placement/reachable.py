@@ -50,19 +50,6 @@ class Demand:
     cohort: str | None = None
     """The target cohort, when the restore is an evacuation."""
 
-    @property
-    def question(self) -> tuple[object, ...]:
-        """What tells this demand from others. Terms by identity, for a template's are parsed once
-        and would take long to compare."""
-        requirements = self.requirements
-        return (
-            id(requirements.terms),
-            requirements.tolerations,
-            requirements.selector,
-            self.node_group,
-            self.cohort,
-        )
-
 
 class FleetNode(NodeLike, Protocol):
     """The part of a node that section 7 looks at."""
@@ -102,18 +89,16 @@ def blocking_filters(demand: Demand, node: FleetNode) -> tuple[Filter, ...]:
 
 
 def reachable(demand: Demand, fleet: FleetIndex) -> BitMap:
-    """Section 7: the reachable nodes. The set is kept by the index; it is not to be changed."""
-    question = demand.question
-    kept = fleet.answers.recall(question)
-    if kept is not None:
-        fleet.judged(*kept, lambda node: is_reachable(demand, node))
-        return kept[0]
-    nodes = _confined(demand, fleet)
-    nodes = _affinity_set(demand.requirements, fleet, within=nodes)
-    closed = fleet.closed_to(demand.requirements.tolerations)
-    found = (fleet.all if nodes is None else nodes) - closed
-    fleet.answers.keep(question, found, holding=demand.requirements.terms)
-    return found
+    """Section 7: the reachable nodes. The set may be the index's own; it is not to be changed."""
+    found = _Narrowing()
+    if demand.node_group is not None:
+        found.keep(fleet.labels.equal(NODE_GROUP_LABEL, demand.node_group))
+    if demand.cohort is not None:
+        found.keep(fleet.labels.equal(COHORT_LABEL, demand.cohort))
+    _select(demand.requirements, fleet, found)
+    found = _match_terms(demand.requirements, fleet, found)
+    found.drop(fleet.closed_to(demand.requirements.tolerations), fleet)
+    return found.within(fleet)
 
 
 def removed(demand: Demand, fleet: FleetIndex) -> list[tuple[Filter, BitMap]]:
@@ -149,14 +134,52 @@ def concerns(demand: Demand, change: NodeChange, *, named: Collection[str] = ())
     )
 
 
+class _Narrowing:
+    """A set of nodes that is narrowed step by step; at first, every node.
+
+    The first step makes a set of its own, which later steps change in place: on a large fleet
+    most of the time goes into making sets.
+    """
+
+    __slots__ = ("_nodes", "_own")
+
+    def __init__(self, nodes: BitMap | None = None) -> None:
+        self._nodes = nodes
+        self._own = False
+
+    def keep(self, nodes: BitMap) -> None:
+        """Leaves only these."""
+        if self._nodes is None:
+            self._nodes = nodes
+        elif self._own:
+            self._nodes &= nodes
+        else:
+            self._nodes, self._own = self._nodes & nodes, True
+
+    def drop(self, nodes: BitMap, fleet: FleetIndex) -> None:
+        """Leaves all but these."""
+        if self._own:
+            self._nodes -= nodes
+        else:
+            self._nodes, self._own = self.within(fleet) - nodes, True
+
+    def branch(self) -> _Narrowing:
+        """Another set that begins as this one is now."""
+        return _Narrowing(self._nodes)
+
+    def within(self, fleet: FleetIndex) -> BitMap:
+        return fleet.all if self._nodes is None else self._nodes
+
+
 def _passing(demand: Demand, fleet: FleetIndex) -> Iterator[tuple[Filter, BitMap]]:
     """Each rule with the nodes that pass it."""
     requirements, labels = demand.requirements, fleet.labels
     tolerations = requirements.tolerations
-    nodes = _selector_set(requirements, fleet, within=None)
-    yield Filter.NODE_SELECTOR, fleet.all if nodes is None else nodes
-    nodes = _terms_set(requirements, fleet, within=None)
-    yield Filter.NODE_AFFINITY, fleet.all if nodes is None else nodes
+    selected = _Narrowing()
+    _select(requirements, fleet, selected)
+    yield Filter.NODE_SELECTOR, selected.within(fleet)
+    matched = _match_terms(requirements, fleet, _Narrowing())
+    yield Filter.NODE_AFFINITY, matched.within(fleet)
     yield Filter.CORDONED, fleet.all if tolerations.cordon else fleet.all - fleet.cordoned
     yield Filter.TAINTED, fleet.all - fleet.untolerated(tolerations)
     yield Filter.DELETING, fleet.all - fleet.deleting
@@ -167,69 +190,47 @@ def _passing(demand: Demand, fleet: FleetIndex) -> Iterator[tuple[Filter, BitMap
         yield Filter.COHORT, labels.equal(COHORT_LABEL, demand.cohort)
 
 
-def _confined(demand: Demand, fleet: FleetIndex) -> BitMap | None:
-    """Section 7, ours: node group and target cohort. None: every node."""
-    nodes = None
-    if demand.node_group is not None:
-        nodes = fleet.labels.equal(NODE_GROUP_LABEL, demand.node_group)
-    if demand.cohort is not None:
-        nodes = _both(nodes, fleet.labels.equal(COHORT_LABEL, demand.cohort))
-    return nodes
-
-
-def _affinity_set(
-    requirements: PodRequirements, fleet: FleetIndex, *, within: BitMap | None
-) -> BitMap | None:
-    return _terms_set(requirements, fleet, within=_selector_set(requirements, fleet, within=within))
-
-
-def _selector_set(
-    requirements: PodRequirements, fleet: FleetIndex, *, within: BitMap | None
-) -> BitMap | None:
-    nodes = within
+def _select(requirements: PodRequirements, fleet: FleetIndex, nodes: _Narrowing) -> None:
+    """Section 7, `nodeSelector`."""
     for key, value in requirements.selector:
-        nodes = _both(nodes, fleet.labels.equal(key, value))
-    return nodes
+        nodes.keep(fleet.labels.equal(key, value))
 
 
-def _terms_set(
-    requirements: PodRequirements, fleet: FleetIndex, *, within: BitMap | None
-) -> BitMap | None:
-    """Nodes of `within` that match a required term. None: no limit on either."""
+def _match_terms(requirements: PodRequirements, fleet: FleetIndex, nodes: _Narrowing) -> _Narrowing:
+    """Section 7, required terms, ORed."""
     if requirements.terms is None:
-        return within
-    sets = [
-        _term_set(term, fleet, within=within)
-        for term in requirements.terms
-        if not (term.empty or term.problems)
-    ]
-    if not sets:
-        return BitMap()
-    union = sets[0]
-    for more in sets[1:]:
-        union = union | more
-    return union
+        return nodes
+    terms = [term for term in requirements.terms if not (term.empty or term.problems)]
+    if not terms:
+        return _Narrowing(BitMap())
+    if len(terms) == 1:
+        _match_term(terms[0], fleet, nodes)
+        return nodes
+    union = BitMap()
+    for term in terms:
+        branch = nodes.branch()
+        _match_term(term, fleet, branch)
+        union |= branch.within(fleet)
+    return _Narrowing(union)
 
 
-def _term_set(term: Term, fleet: FleetIndex, *, within: BitMap | None) -> BitMap:
-    """Nodes of `within` that match one term: first what it demands, then what it forbids."""
-    nodes = within
+def _match_term(term: Term, fleet: FleetIndex, nodes: _Narrowing) -> None:
+    """Section 7, one term: first what it demands, then what it forbids."""
     forbidden: list[BitMap] = []
     for requirement in term.expressions:
+        labelled = _label_set(requirement, fleet)
         if requirement.operator in ("NotIn", "DoesNotExist"):
-            forbidden.append(_label_set(requirement, fleet))
+            forbidden.append(labelled)
         else:
-            nodes = _both(nodes, _label_set(requirement, fleet))
+            nodes.keep(labelled)
     for requirement in term.fields:
         named = _field_set(requirement, fleet)
         if requirement.operator == "NotIn":
             forbidden.append(named)
         else:
-            nodes = _both(nodes, named)
-    left = fleet.all if nodes is None else nodes
-    for nodes in forbidden:
-        left = left - nodes
-    return left
+            nodes.keep(named)
+    for held in forbidden:
+        nodes.drop(held, fleet)
 
 
 def _label_set(requirement: Requirement, fleet: FleetIndex) -> BitMap:
@@ -250,7 +251,3 @@ def _field_set(requirement: Requirement, fleet: FleetIndex) -> BitMap:
         return BitMap() if requirement.values[0] else fleet.all
     node = fleet.get(requirement.values[0])
     return BitMap() if node is None else BitMap((node.slot,))
-
-
-def _both(nodes: BitMap | None, more: BitMap) -> BitMap:
-    return more if nodes is None else nodes & more

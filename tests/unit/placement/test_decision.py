@@ -523,10 +523,10 @@ def taking(found: Any, base: Demand, nodes: list[NodeFacts]) -> set[str]:
         ]
     ),
 )
-def test_a_kept_answer_follows_every_change(
+def test_the_reachable_nodes_follow_every_change(
     events: list[tuple[list[NodeFacts], str]], pod: dict[str, Any]
 ) -> None:
-    """An answer that was kept for a demand is the one that would be given anew."""
+    """The sets that are kept for templates are the ones that would be made anew."""
     index = fleet()
     requirements = PodRequirements.of(pod)
     for count, (nodes, what) in enumerate(events):
@@ -543,20 +543,6 @@ def test_a_kept_answer_follows_every_change(
             expected = {n.name for n in index if is_reachable(demand, n)}
             if what == "ask" or count % 3 == 0:
                 assert set(index.names(reachable(demand, index))) == expected
-    index.answers.clear()
-    assert set(index.names(reachable(demand, index))) == expected
-
-
-def test_answers_are_kept_for_equal_demands_of_one_template() -> None:
-    index = fleet(node("n1", AMD))
-    requirements = PodRequirements.of({})
-    first = reachable(Demand(requirements=requirements), index)
-    same = Demand(requirements=requirements.with_selector({}))
-    assert reachable(same, index) is first
-    assert reachable(Demand(requirements=requirements, node_group="g"), index) is not first
-    for i in range(20):
-        index.apply(node(f"more-{i}", AMD), now=NOW)
-    assert len(reachable(same, index)) == 21
 
 
 def test_the_index_is_asked_and_never_walked(monkeypatch: pytest.MonkeyPatch) -> None:
