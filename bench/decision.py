@@ -2,10 +2,9 @@
 
 Every decision is asked for another sandbox, snapshot, node group and node selector than the one
 before, and one node changes for every ten decisions, so that nothing is answered from a memory of
-the last answer. Times are CPU time of the
-thread, for a decision waits for nothing, and other programs on the machine are not its cost; what
-they do to caches still shows, and `--repeat` keeps the best of several runs. Garbage collection
-stays on.
+the last answer. Times are CPU time of the thread, for a decision waits for nothing, and other
+programs on the machine are not its cost; what they do to caches still shows, and `--repeat` keeps
+the best of several runs. Garbage collection stays on.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ def gate_on(scene: Scene) -> dict[str, str]:
         "lease_duration": "2s",
         "lease_renew_interval": "500ms",
         "retry_backoff_base": "100ms",
+        "retry_backoff_max": "500ms",
         "sweep_interval": "1s",
     }
 

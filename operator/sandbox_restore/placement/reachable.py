@@ -158,7 +158,7 @@ class _Narrowing:
 
     def drop(self, nodes: BitMap, fleet: FleetIndex) -> None:
         """Leaves all but these."""
-        if self._own:
+        if self._own and self._nodes is not None:
             self._nodes -= nodes
         else:
             self._nodes, self._own = self.within(fleet) - nodes, True
