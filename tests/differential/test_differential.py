@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from sandbox_restore.fleet import labels, sets
+from sandbox_restore.fleet import labels
 from sandbox_restore.model.names import UNSCHEDULABLE_TAINT
 from sandbox_restore.model.node import Taint
 from sandbox_restore.placement import match, reachable, term
@@ -98,12 +98,12 @@ WRONG: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "a cordon is tolerated by another effect": ((match, "_CORDON", _UNCORDONED),),
     "NotIn wants the label": ((match.Requirement, "matches_label", _absent_fails),),
     "any field is the name": ((match.Requirement, "matches_field", _name_only),),
-    "no term at all matches": ((reachable, "_terms_set", lambda _pod, _fleet, *, within: within),),
+    "no term at all matches": ((reachable, "_match_terms", lambda _pod, _fleet, nodes: nodes),),
     "no node has the name, by the sets": (
         (reachable, "_field_set", lambda _rule, _fleet: BitMap()),
     ),
     "Gt is Lt, by the sets": ((labels.LabelIndex, "compared", _other_way),),
-    "kept sets do not follow": ((sets, "_is_closed", lambda _node, _tolerance: False),),
+    "kept sets do not follow": ((reachable, "_is_open", lambda _pod, _node: True),),
     "rendering revives an empty term": ((term, "is_empty_term", lambda _: False),),
     "the placement term spares a CPU": (
         (term.CpuTerm, "requirement", lambda self: term.node_field(self.operator, "n0")),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from sandbox_restore.fleet import cpu as cpus
 from sandbox_restore.fleet.index import FleetIndex
@@ -31,8 +32,7 @@ class Evidence(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureEvidence:
+class CaptureEvidence(Struct, frozen=True, kw_only=True):
     """The capture CPU of one snapshot, its ancestors' CPUs, and what was noticed on the way."""
 
     kind: Evidence

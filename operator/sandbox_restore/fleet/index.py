@@ -18,17 +18,13 @@ from typing import Final
 from pyroaring import BitMap
 
 from sandbox_restore.fleet import cpu as cpus
-from sandbox_restore.fleet.record import Aspect, NodeChange, NodeRecord
-from sandbox_restore.fleet.sets import NodeSets, Tolerance
+from sandbox_restore.fleet import record
+from sandbox_restore.fleet.labels import Labels
+from sandbox_restore.fleet.record import NodeChange, NodeRecord
+from sandbox_restore.fleet.sets import NodeSets
 from sandbox_restore.fleet.tombstones import Tombstones
 from sandbox_restore.model.names import HOST_CPU_LABEL, PLACEMENT_BLOCK_LABEL
 from sandbox_restore.model.node import NodeFacts
-
-__all__ = ["CpuCount", "FleetIndex", "Tolerance"]
-
-_REPLACED: Final = Aspect.REPLACED.value
-_LABELS: Final = Aspect.LABELS.value
-_HOST_CPU: Final = Aspect.HOST_CPU.value
 
 _MAX_LEFT: Final = 1024
 """CPUs that left the fleet and are remembered; more would be a label that is no CPU."""
@@ -60,6 +56,9 @@ class FleetIndex:
         """`published_hold`: how long a CPU stays published after its last node (section 12)."""
         self.cpu_label: Final = cpu_label
         self._sets: Final = NodeSets()
+        self.standing: Final = self._sets.standing
+        self.keep: Final = self._sets.keep
+        self.tainted: Final = self._sets.tainted
         self.labels: Final = self._sets.labels
         self.all: Final = self._sets.all
         self.cordoned: Final = self._sets.cordoned
@@ -101,10 +100,10 @@ class FleetIndex:
 
     def at(self, slot: int) -> NodeRecord:
         """The node at a position of the sets."""
-        record = self._by_slot[slot]
-        if record is None:
+        found = self._by_slot[slot]
+        if found is None:
             raise LookupError(f"slot {slot} is free")
-        return record
+        return found
 
     def names(self, nodes: BitMap, *, limit: int | None = None) -> tuple[str, ...]:
         """Names of the nodes of a set, sorted; with `limit`, of that many of them."""
@@ -140,14 +139,6 @@ class FleetIndex:
             if cpus.usable(value) is None
         }
 
-    def closed_to(self, tolerance: Tolerance) -> BitMap:
-        """Nodes that take no pod with these tolerations, whatever it selects (section 7)."""
-        return self._sets.closed_to(tolerance)
-
-    def untolerated(self, tolerance: Tolerance) -> BitMap:
-        """Nodes with a taint that filters and is not tolerated."""
-        return self._sets.untolerated(tolerance)
-
     def first(self, candidates: BitMap, count: int, *, sandbox_id: str) -> list[NodeRecord]:
         """The first `count` of the candidates in the sandbox's stable order (section 9)."""
         slots = self._sets.ring.first(
@@ -162,8 +153,8 @@ class FleetIndex:
         absent since the index became warm. The answer is about this index, which follows the API
         server by some seconds: whoever acts on it must have read the absence live as well.
         """
-        record = self._by_name.get(name)
-        if record is not None and uid in (None, record.uid):
+        found = self._by_name.get(name)
+        if found is not None and uid in (None, found.uid):
             return None
         since = self._tombstones.since(name, uid)
         if since is None and self._warm_since is not None:
@@ -172,7 +163,7 @@ class FleetIndex:
 
     def counts(self) -> dict[str | None, CpuCount]:
         """Nodes per CPU and state; None stands for nodes without a usable label."""
-        tainted = self._sets.tainted(
+        tainted = self.tainted(
             lambda taints: any(t.effect in ("NoSchedule", "NoExecute") for t in taints)
         )
         unlabelled = self.all.copy()
@@ -218,9 +209,8 @@ class FleetIndex:
         what = 0
         if before.uid != facts.uid:
             self._tombstones.bury(before.name, before.uid, now, certain=True)
-            what = _REPLACED
-        keys = self._keys_of(facts, before=before)
-        values = tuple(map(facts.labels.__getitem__, keys))
+            what = record.REPLACED
+        keys, values = self._labels_of(facts, before=before)
         changed: tuple[str, ...] = ()
         alone: list[str] = []
         if keys is before.label_keys and values == before.label_values:
@@ -246,7 +236,7 @@ class FleetIndex:
             return None
         self._tombstones.bury(name, before.uid, now, certain=uid is not None)
         alone = self.labels.remove(before.label_keys, before.label_values, before.slot)
-        what = self._sets.move(before, None, before.slot)
+        what = self._sets.move(before, None, before.slot, label_keys=before.label_keys)
         del self._by_name[name]
         self._by_slot[before.slot] = None
         self._free.append(before.slot)
@@ -276,7 +266,7 @@ class FleetIndex:
             if change is not None:
                 changes.append(change)
         self._list_version = version
-        self._key_sets = {keys: keys for keys in {record.label_keys for record in self}}
+        self._key_sets = {keys: keys for keys in {node.label_keys for node in self}}
         if self._warm_since is None:
             self._warm_since = now
             self.version += 1
@@ -286,10 +276,11 @@ class FleetIndex:
     def _is_stale(self, facts: NodeFacts, *, before: NodeRecord | None) -> bool:
         """Whether an event is older than what is known. Kopf's first pass lags behind our list,
         and tells of nodes that are gone by then (architecture.md)."""
-        if self._tombstones.holds(facts.name, facts.uid):
-            return True
-        if before is None:
-            return 0 < facts.resource_version <= self._list_version
+        if before is None or before.uid != facts.uid:
+            if self._tombstones.holds(facts.name, facts.uid):
+                return True
+            if before is None:
+                return 0 < facts.resource_version <= self._list_version
         known = self._resource_versions[before.slot]
         if facts.resource_version and known:
             return facts.resource_version < known
@@ -300,10 +291,10 @@ class FleetIndex:
     def _add(self, facts: NodeFacts, *, now: datetime) -> NodeChange:
         slot = self._take_slot()
         self._resource_versions[slot] = facts.resource_version
-        keys = self._keys_of(facts, before=None)
-        labels, name = facts.labels, facts.name
+        keys, values = self._labels_of(facts, before=None)
+        name = facts.name
         # One string serves as the name and as the value of the host name label.
-        given = [name if labels[key] == name else labels[key] for key in keys]
+        given = [name if value == name else value for value in values]
         values, alone = self.labels.place(keys, given, slot)
         self._tombstones.lift(name, facts.uid)
         after = self._record(facts, keys=keys, values=values, slot=slot, before=None)
@@ -316,13 +307,15 @@ class FleetIndex:
         self._resource_versions.append(0)
         return len(self._by_slot) - 1
 
-    def _keys_of(self, facts: NodeFacts, *, before: NodeRecord | None) -> tuple[str, ...]:
-        """The label keys, sorted: one tuple for all nodes with the same."""
-        keys = tuple(facts.labels)
+    def _labels_of(self, facts: NodeFacts, *, before: NodeRecord | None) -> Labels:
+        """The labels by sorted key; the keys are one tuple for all nodes with the same."""
+        labels = facts.labels
+        keys = tuple(labels)
         if before is not None and keys == before.label_keys:
-            return before.label_keys
+            return before.label_keys, tuple(labels.values())
         keys = tuple(sorted(keys))
-        return self._key_sets.setdefault(keys, keys)
+        values = tuple([labels[key] for key in keys])
+        return self._key_sets.setdefault(keys, keys), values
 
     def _record(
         self,
@@ -338,7 +331,9 @@ class FleetIndex:
         if before is not None:
             name = before.name
             uid = before.uid if before.uid == uid else uid
-        if taints:
+        if before is not None and before.taints == taints:
+            taints = before.taints
+        elif taints:
             taints = self._sets.same_taints(taints)
         return NodeRecord(
             name=name,
@@ -374,7 +369,7 @@ class FleetIndex:
     ) -> NodeChange:
         self._by_name[after.name] = after
         self._by_slot[after.slot] = after
-        what |= self._sets.move(before, after, after.slot)
+        what |= self._sets.move(before, after, after.slot, label_keys=changed)
         return self._change(before, after, what=what, changed=changed, alone=alone, now=now)
 
     def _change(
@@ -390,9 +385,9 @@ class FleetIndex:
         """What is announced. `alone`: keys of which a value came onto its first node or went off
         its last one."""
         if changed:
-            what |= _LABELS
+            what |= record.LABELS
             if self.cpu_label in changed:
-                what |= _HOST_CPU
+                what |= record.HOST_CPU
         cpus_changed = self.cpu_label in alone
         if cpus_changed:
             self._cpu_moved(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntFlag, auto
+from typing import Final
 
 from msgspec import Struct
 
@@ -82,15 +82,27 @@ class Aspect(IntFlag):
     SLOTS = auto()
 
 
-_NOT_JUDGED = (Aspect.READY | Aspect.SLOTS).value
+# Numbers beside the flags: an operation on a flag costs as much as taking in a whole change.
+ADDED: Final[int] = Aspect.ADDED.value
+REMOVED: Final[int] = Aspect.REMOVED.value
+REPLACED: Final[int] = Aspect.REPLACED.value
+LABELS: Final[int] = Aspect.LABELS.value
+HOST_CPU: Final[int] = Aspect.HOST_CPU.value
+TAINTS: Final[int] = Aspect.TAINTS.value
+CORDON: Final[int] = Aspect.CORDON.value
+DELETING: Final[int] = Aspect.DELETING.value
+SERVICES: Final[int] = Aspect.SERVICES.value
+READY: Final[int] = Aspect.READY.value
+SLOTS: Final[int] = Aspect.SLOTS.value
+
+_JUDGED: Final = ~(READY | SLOTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChange:
+class NodeChange(Struct, frozen=True, gc=False, kw_only=True):
     """One change of one node, before and after."""
 
     aspects: int
-    """`what` as a number: an operation on a flag costs more than taking in the change."""
+    """`what` as a number."""
     before: NodeRecord | None
     after: NodeRecord | None
     label_keys: tuple[str, ...] = ()
@@ -110,4 +122,4 @@ class NodeChange:
     @property
     def matters(self) -> bool:
         """Whether any placement decision can depend on it: readiness and slots are not judged."""
-        return self.aspects & ~_NOT_JUDGED != 0
+        return self.aspects & _JUDGED != 0

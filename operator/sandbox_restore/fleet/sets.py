@@ -4,37 +4,30 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from pyroaring import BitMap
 
+from sandbox_restore.fleet import record
 from sandbox_restore.fleet.labels import LabelIndex
-from sandbox_restore.fleet.record import Aspect, NodeRecord
+from sandbox_restore.fleet.record import NodeRecord
 from sandbox_restore.fleet.ring import Ring
-from sandbox_restore.model.names import PLACEMENT_BLOCK_LABEL
 from sandbox_restore.model.node import Taint
 
-_MAX_TOLERANCES: Final = 16
+_MAX_STANDING: Final = 32
+_STATE: Final = record.ADDED | record.REMOVED | record.CORDON | record.DELETING | record.TAINTS
+"""Changes other than of labels on which a judgement can depend."""
 
 Taints = tuple[Taint, ...]
 
 
-class Tolerance(Hashable, Protocol):
-    """What a pod tolerates; equal ones share one kept set of nodes."""
+class _Standing(NamedTuple):
+    """The answer to a question that is asked again and again, brought up to date by each change."""
 
-    @property
-    def cordon(self) -> bool:
-        """Cordoned nodes are tolerated."""
-
-    def all_of(self, taints: Taints) -> bool:
-        """Every taint that filters is tolerated."""
-
-
-class _Shut(NamedTuple):
-    """The nodes that are shut to pods with some tolerations."""
-
-    closed: BitMap
-    tainted: BitMap
+    nodes: BitMap
+    judge: Callable[[NodeRecord], bool]
+    label_keys: frozenset[str]
+    """Labels that the judgement looks at."""
 
 
 class NodeSets:
@@ -44,7 +37,7 @@ class NodeSets:
     """
 
     __slots__ = (
-        "_kept",
+        "_standing",
         "_tainted",
         "all",
         "cordoned",
@@ -68,33 +61,30 @@ class NodeSets:
         self._tainted: Final[dict[Taints, tuple[Taints, BitMap]]] = {}
         """Nodes by the taints that they carry together, with the one tuple that all of them keep;
         nodes with none are not listed."""
-        self._kept: OrderedDict[Tolerance, _Shut] = OrderedDict()
+        self._standing: OrderedDict[Hashable, _Standing] = OrderedDict()
 
-    def closed_to(self, tolerance: Tolerance) -> BitMap:
-        """Nodes that take no pod with these tolerations, whatever it selects (section 7).
+    def standing(self, question: Hashable) -> BitMap | None:
+        """The kept answer to a question, if there is one."""
+        kept = self._standing.get(question)
+        return None if kept is None else kept.nodes
 
-        They are cordoned, tainted, being deleted or under a placement block.
+    def keep(
+        self,
+        question: Hashable,
+        nodes: BitMap,
+        *,
+        judge: Callable[[NodeRecord], bool],
+        label_keys: frozenset[str] = frozenset(),
+    ) -> BitMap:
+        """Keeps an answer; the set is from now on the index's own and follows every change.
+
+        `judge` says of one node whether it belongs to the set, looking at its state, its taints
+        and these labels. Questions come from the few templates that there are.
         """
-        return self._shut(tolerance).closed
-
-    def untolerated(self, tolerance: Tolerance) -> BitMap:
-        """Nodes with a taint that filters and is not tolerated."""
-        return self._shut(tolerance).tainted
-
-    def _shut(self, tolerance: Tolerance) -> _Shut:
-        """Both are kept and follow every change: tolerations come from the few templates that
-        there are, while a fleet can have as many different taints as nodes."""
-        kept = self._kept.get(tolerance)
-        if kept is not None:
-            return kept
-        tainted = self.tainted(lambda taints: not tolerance.all_of(taints))
-        closed = tainted | self.deleting | self.labels.having(PLACEMENT_BLOCK_LABEL)
-        if not tolerance.cordon:
-            closed |= self.cordoned
-        if len(self._kept) >= _MAX_TOLERANCES:
-            self._kept.popitem(last=False)
-        self._kept[tolerance] = found = _Shut(closed, tainted)
-        return found
+        if len(self._standing) >= _MAX_STANDING:
+            self._standing.popitem(last=False)
+        self._standing[question] = _Standing(nodes, judge, label_keys)
+        return nodes
 
     def tainted(self, test: Callable[[Taints], bool]) -> BitMap:
         """Nodes whose taints pass a test."""
@@ -109,23 +99,29 @@ class NodeSets:
         held = self._tainted.get(taints)
         return taints if held is None else held[0]
 
-    def move(self, before: NodeRecord | None, after: NodeRecord | None, slot: int) -> int:
-        """Follows a node in all sets but those of its labels; returns the aspects that changed."""
+    def move(
+        self,
+        before: NodeRecord | None,
+        after: NodeRecord | None,
+        slot: int,
+        *,
+        label_keys: tuple[str, ...],
+    ) -> int:
+        """Follows a node in all sets but those of its labels, of which `label_keys` changed.
+        Returns the aspects that did."""
         what = self._move_states(before, after, slot)
         what |= self._move_taints(before, after, slot)
         if before is None and after is not None:
-            what |= Aspect.ADDED.value
+            what |= record.ADDED
             self.all.add(slot)
             self.ring.add(slot, after.name)
         elif after is None:
-            what |= Aspect.REMOVED.value
+            what |= record.REMOVED
             self.all.discard(slot)
             self.ring.discard(slot)
-        for tolerance, kept in self._kept.items():
-            tainted = after is not None and _is_tainted(after, tolerance)
-            _put(kept.tainted, slot, here=tainted)
-            closed = tainted or (after is not None and _is_closed(after, tolerance))
-            _put(kept.closed, slot, here=closed)
+        for kept in self._standing.values():
+            if what & _STATE or not kept.label_keys.isdisjoint(label_keys):
+                _put(kept.nodes, slot, here=after is not None and kept.judge(after))
         return what
 
     def _move_states(self, before: NodeRecord | None, after: NodeRecord | None, slot: int) -> int:
@@ -134,16 +130,14 @@ class NodeSets:
         changed = was ^ now_is
         if changed:
             for bit, nodes in (
-                (_CORDON, self.cordoned),
-                (_DELETING, self.deleting),
-                (_READY, self.ready),
-                (_SERVICES, self.services_ready),
-                (_SLOTS, self.without_slots),
+                (record.CORDON, self.cordoned),
+                (record.DELETING, self.deleting),
+                (record.READY, self.ready),
+                (record.SERVICES, self.services_ready),
+                (record.SLOTS, self.without_slots),
             ):
-                if changed & now_is & bit:
-                    nodes.add(slot)
-                elif changed & bit:
-                    nodes.discard(slot)
+                if changed & bit:
+                    _put(nodes, slot, here=bool(now_is & bit))
         return changed
 
     def _move_taints(self, before: NodeRecord | None, after: NodeRecord | None, slot: int) -> int:
@@ -158,38 +152,16 @@ class NodeSets:
                 del self._tainted[was]
         if now_are:
             self._tainted.setdefault(now_are, (now_are, BitMap()))[1].add(slot)
-        return Aspect.TAINTS.value
-
-
-# Numbers instead of flags: an operation on an IntFlag costs as much as everything else here.
-_CORDON: Final = Aspect.CORDON.value
-_DELETING: Final = Aspect.DELETING.value
-_READY: Final = Aspect.READY.value
-_SERVICES: Final = Aspect.SERVICES.value
-_SLOTS: Final = Aspect.SLOTS.value
+        return record.TAINTS
 
 
 def _states(node: NodeRecord) -> int:
     return (
-        (_CORDON if node.unschedulable else 0)
-        | (_DELETING if node.deleting else 0)
-        | (_READY if node.ready else 0)
-        | (_SERVICES if node.services_ready else 0)
-        | (_SLOTS if node.network_slots <= 0 else 0)
-    )
-
-
-def _is_tainted(node: NodeRecord, tolerance: Tolerance) -> bool:
-    """As `untolerated`, for one node."""
-    return bool(node.taints) and not tolerance.all_of(node.taints)
-
-
-def _is_closed(node: NodeRecord, tolerance: Tolerance) -> bool:
-    """As `closed_to`, for one node and without its taints."""
-    return (
-        node.deleting
-        or (node.unschedulable and not tolerance.cordon)
-        or PLACEMENT_BLOCK_LABEL in node.label_keys
+        (record.CORDON if node.unschedulable else 0)
+        | (record.DELETING if node.deleting else 0)
+        | (record.READY if node.ready else 0)
+        | (record.SERVICES if node.services_ready else 0)
+        | (record.SLOTS if node.network_slots <= 0 else 0)
     )
 
 

@@ -7,10 +7,12 @@ filter removed is told by `explain.explanation`, which costs more and is asked o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pyroaring import BitMap
 
 from sandbox_restore.fleet.compatibility import Compatibility, Split
@@ -78,8 +80,7 @@ class PlacementRequest:
     """Nodes that the next attempt had better not take (class `host`), newest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementDecision:
+class PlacementDecision(Struct, frozen=True, kw_only=True):
     """What was decided and why, as data; `explain` puts it into words."""
 
     outcome: Outcome

@@ -18,6 +18,7 @@ from sandbox_restore.placement.match import (
     PodRequirements,
     Requirement,
     Term,
+    Tolerations,
     affinity_matches,
     matches,
     selector_matches,
@@ -96,9 +97,64 @@ def reachable(demand: Demand, fleet: FleetIndex) -> BitMap:
     if demand.cohort is not None:
         found.keep(fleet.labels.equal(COHORT_LABEL, demand.cohort))
     _select(demand.requirements, fleet, found)
-    found = _match_terms(demand.requirements, fleet, found)
-    found.drop(fleet.closed_to(demand.requirements.tolerations), fleet)
+    found.keep(_open_to(demand.requirements, fleet))
     return found.within(fleet)
+
+
+def _open_to(requirements: PodRequirements, fleet: FleetIndex) -> BitMap:
+    """Nodes that pass every rule but the node selector, the node group and the cohort.
+
+    The set is kept: these rules come from the template, so that all its pods share the answer.
+    """
+    question = ("open", id(requirements.terms), requirements.tolerations)
+    kept = fleet.standing(question)
+    if kept is not None:
+        return kept
+    found = _match_terms(requirements, fleet, _Narrowing())
+    found.drop(fleet.deleting, fleet)
+    found.drop(fleet.labels.having(PLACEMENT_BLOCK_LABEL), fleet)
+    found.drop(_untolerated(requirements.tolerations, fleet), fleet)
+    if not requirements.tolerations.cordon:
+        found.drop(fleet.cordoned, fleet)
+    terms = requirements.terms or ()
+    # The judge holds the terms, so that none later gets their identity while the answer is kept.
+    return fleet.keep(
+        question,
+        found.within(fleet),
+        judge=lambda node: _is_open(requirements, node),
+        label_keys=frozenset(
+            {PLACEMENT_BLOCK_LABEL, *(e.key for term in terms for e in term.expressions)}
+        ),
+    )
+
+
+def _is_open(requirements: PodRequirements, node: FleetNode) -> bool:
+    """As `_open_to`, for one node; first what needs no look at the labels."""
+    tolerations = requirements.tolerations
+    if (
+        node.deleting
+        or (node.unschedulable and not tolerations.cordon)
+        or not tolerations.all_of(node.taints)
+    ):
+        return False
+    labels = node.labels
+    return PLACEMENT_BLOCK_LABEL not in labels and affinity_matches(
+        requirements, name=node.name, labels=labels
+    )
+
+
+def _untolerated(tolerations: Tolerations, fleet: FleetIndex) -> BitMap:
+    """Nodes with a taint that filters and is not tolerated. The set is kept: a fleet can have as
+    many different taints as nodes."""
+    question = ("untolerated", tolerations)
+    kept = fleet.standing(question)
+    if kept is not None:
+        return kept
+    return fleet.keep(
+        question,
+        fleet.tainted(lambda taints: not tolerations.all_of(taints)),
+        judge=lambda node: not tolerations.all_of(node.taints),
+    )
 
 
 def removed(demand: Demand, fleet: FleetIndex) -> list[tuple[Filter, BitMap]]:
@@ -181,7 +237,7 @@ def _passing(demand: Demand, fleet: FleetIndex) -> Iterator[tuple[Filter, BitMap
     matched = _match_terms(requirements, fleet, _Narrowing())
     yield Filter.NODE_AFFINITY, matched.within(fleet)
     yield Filter.CORDONED, fleet.all if tolerations.cordon else fleet.all - fleet.cordoned
-    yield Filter.TAINTED, fleet.all - fleet.untolerated(tolerations)
+    yield Filter.TAINTED, fleet.all - _untolerated(tolerations, fleet)
     yield Filter.DELETING, fleet.all - fleet.deleting
     yield Filter.PLACEMENT_BLOCK, fleet.all - labels.having(PLACEMENT_BLOCK_LABEL)
     if demand.node_group is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from pyroaring import BitMap
 
 from sandbox_restore.fleet.index import FleetIndex
@@ -14,8 +14,7 @@ from sandbox_restore.placement.term import CpuTerm
 DEFAULT_FALLBACKS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuRule:
+class CpuRule(Struct, frozen=True, kw_only=True):
     """What the placement term says, as the shortlist needs it; only with the gate on."""
 
     term: CpuTerm

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from sandbox_restore.placement.match import NAME_FIELD
 
@@ -17,8 +18,7 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTerm:
+class CpuTerm(Struct, frozen=True, kw_only=True):
     """The requirement on the host-CPU label that every required term gets."""
 
     key: str
@@ -30,8 +30,7 @@ class CpuTerm:
         return {"key": self.key, "operator": self.operator, "values": list(self.values)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class Rendered(Struct, frozen=True, kw_only=True):
     """All that a decision adds to a pod. Two decisions with equal ones give equal pods."""
 
     term: CpuTerm | None = None

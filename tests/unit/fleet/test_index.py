@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyroaring import BitMap
 
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.fleet.record import Aspect
@@ -465,6 +467,15 @@ def test_the_sets_follow_every_change(steps: list[tuple[str, object]]) -> None:
         check(index, truth, now=now)
 
 
+def open_to(tolerations: Tolerations, node: Any) -> bool:
+    return not (
+        node.deleting
+        or names.PLACEMENT_BLOCK_LABEL in node.labels
+        or (node.unschedulable and not tolerations.cordon)
+        or not tolerations.all_of(node.taints)
+    )
+
+
 def check(index: FleetIndex, truth: dict[str, NodeFacts], *, now: datetime) -> None:
     def where(rule: object) -> set[str]:
         return {name for name, facts in truth.items() if rule(facts)}  # type: ignore[operator]
@@ -494,17 +505,17 @@ def check(index: FleetIndex, truth: dict[str, NodeFacts], *, now: datetime) -> N
         ),
     }
     for tolerance in (Tolerations(), TOLERATED, EVERYTHING):
-        sets[f"closed to {tolerance}"] = (
-            index.closed_to(tolerance),
-            lambda n, t=tolerance: (
-                n.deleting
-                or names.PLACEMENT_BLOCK_LABEL in n.labels
-                or (n.unschedulable and not t.cordon)
-                or not t.all_of(n.taints)
-            ),
-        )
+        kept = index.standing(tolerance)
+        if kept is None:
+            kept = index.keep(
+                tolerance,
+                BitMap([n.slot for n in index if open_to(tolerance, n)]),
+                judge=lambda n, t=tolerance: open_to(t, n),
+                label_keys=frozenset({names.PLACEMENT_BLOCK_LABEL}),
+            )
+        sets[f"open to {tolerance}"] = (kept, lambda n, t=tolerance: open_to(t, n))
         sets[f"untolerated by {tolerance}"] = (
-            index.untolerated(tolerance),
+            index.tainted(lambda taints, t=tolerance: not t.all_of(taints)),
             lambda n, t=tolerance: not t.all_of(n.taints),
         )
     for what, (nodes, rule) in sets.items():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.evidence import Evidence
 from sandbox_restore.fleet.index import FleetIndex
-from sandbox_restore.model.names import HOST_CPU_LABEL
+from sandbox_restore.model.names import HOST_CPU_LABEL, NODE_GROUP_LABEL
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.restore import HostCpuPolicy
 from sandbox_restore.placement.decision import (
@@ -30,6 +30,7 @@ from sandbox_restore.placement.pod import apply_decision
 from sandbox_restore.placement.reachable import Demand, is_reachable, reachable
 from sandbox_restore.placement.term import CpuTerm
 from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, NOW, fleet, node
+from tests.unit.placement.asks import REQUIRED as REQUIRED_TERMS
 from tests.unit.placement.asks import decided, rendered, request, snapshot, terms_of
 
 AUTO, REQUIRED, IGNORE = HostCpuPolicy.AUTO, HostCpuPolicy.REQUIRED, HostCpuPolicy.IGNORE
@@ -436,6 +437,11 @@ def test_a_decision_carries_its_numbers() -> None:
 
 # --- what must hold whatever the fleet looks like
 
+
+def affine(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": terms}}}}}
+
+
 NODES = st.lists(
     st.builds(
         node,
@@ -520,6 +526,21 @@ def taking(found: Any, base: Demand, nodes: list[NodeFacts]) -> set[str]:
             {},
             {"spec": {"tolerations": [{"key": "k", "operator": "Exists"}]}},
             {"spec": {"nodeSelector": {"space.pplx.net/node-group": "g"}}},
+            affine(
+                {"matchExpressions": [{"key": HOST_CPU_LABEL, "operator": "Exists"}]},
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]},
+            ),
+            affine(
+                {
+                    "matchExpressions": [
+                        {"key": HOST_CPU_LABEL, "operator": "NotIn", "values": [AMD, INTEL_B]},
+                        {"key": NODE_GROUP_LABEL, "operator": "In", "values": ["g", "x"]},
+                    ],
+                    "matchFields": [
+                        {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]}
+                    ],
+                }
+            ),
         ]
     ),
 )

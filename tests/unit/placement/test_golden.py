@@ -142,7 +142,7 @@ def raise_everywhere(monkeypatch: pytest.MonkeyPatch) -> int:
             monkeypatch.setattr(owner, name, fail)
             patched += 1
     monkeypatch.setattr(NodeRecord, "cpu", property(fail))
-    monkeypatch.setattr(term.CpuTerm, "__init__", fail)
+    monkeypatch.setattr(term, "CpuTerm", fail)
     return patched
 
 
