@@ -45,6 +45,7 @@ from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
+from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.intake import Intake
 from sandbox_restore.restore.placing import Placer, PlacingConfig
 from sandbox_restore.restore.queue import KeyedQueue
@@ -233,6 +234,7 @@ class _Operator:
                 ),
                 hard_pin=settings.source_node_hard_pin,
                 fallbacks=settings.shortlist_fallbacks,
+                observation_ttl=settings.observation_ttl,
             ),
             may_wait_for_cache=lambda: time.monotonic() < warm_by,
         )
@@ -251,6 +253,7 @@ class _Operator:
                 "succeeded" if said.succeeded else "failed", said.reason
             ).inc(),
         )
+        budget = RedirectBudget(settings.redirects_per_minute)
         reader = WorldReader(
             state=self.state,
             store=self.store,
@@ -262,7 +265,11 @@ class _Operator:
                 backoff_base=settings.retry_backoff_base,
                 backoff_max=settings.retry_backoff_max,
                 storage_uri_prefixes=settings.storage_uri_prefixes,
+                observation_ttl=settings.observation_ttl,
+                drain_marks=settings.drain_marks,
+                cpu_label=settings.host_cpu_label,
             ),
+            budget=budget,
             clock=utc_now,
         )
         self.reconciler = Reconciler(
@@ -273,6 +280,7 @@ class _Operator:
             reporter=reporter,
             views=self.views,
             reader=reader,
+            budget=budget,
             clock=utc_now,
             requeue=self.queue.add_after,
             on_step=self._count_step,

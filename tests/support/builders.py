@@ -13,6 +13,8 @@ from sandbox_restore.model.restore import Condition, Restore, RestoreSpec, Resto
 from sandbox_restore.model.sandbox import (
     Execution,
     ExecutionState,
+    LoadObservation,
+    LoadResult,
     Sandbox,
     SandboxState,
     SandboxView,
@@ -89,6 +91,8 @@ def view(
     active: Execution | None = None,
     attempts: Sequence[Execution] = (),
     newest: Execution | None = None,
+    newest_loaded: Execution | None = None,
+    refusals: Sequence[LoadObservation] = (),
 ) -> SandboxView:
     fields: dict[str, Any] = {"namespace": NAMESPACE, "state": SandboxState.SUSPENDED}
     if active is not None:
@@ -101,7 +105,24 @@ def view(
         snapshots=tuple([snapshot()] if snapshots is None else snapshots),
         active=active,
         newest=newest or (known[-1] if known else None),
+        newest_loaded=newest_loaded,
         attempts=tuple(known),
+        refusals=tuple(refusals),
+    )
+
+
+def refusal(node_name: str = "n1", **fields: Any) -> LoadObservation:
+    """A node that refused snapshot `s1` as CPU-incompatible a minute ago."""
+    given: dict[str, Any] = {
+        "execution_id": f"e-{node_name}",
+        "snapshot_id": "s1",
+        "capture_cpu": "intel-6-106-6",
+        "node_uid": f"uid-{node_name}",
+        "observed_at": ago(60),
+        **fields,
+    }
+    return LoadObservation(
+        sandbox_id=SANDBOX, node_name=node_name, result=LoadResult.CPU_INCOMPATIBLE, **given
     )
 
 

@@ -214,7 +214,13 @@ class RedirectCondition(Struct, frozen=True, kw_only=True, rename="camel"):
 class RedirectStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Whether a stranded local-only plan may switch to storage."""
 
-    decision: Annotated[str, Meta(description="What came of it.")] = ""
+    decision: Annotated[
+        str, Meta(description="Redirect: the storage copy is used. Stay: the plan stays local.")
+    ] = ""
+    blocked_by: Annotated[str, Meta(description="Name of the first condition that is not met.")] = (
+        ""
+    )
+    message: Annotated[str, Meta(description="The same in one sentence.")] = ""
     conditions: Annotated[
         list[RedirectCondition],
         Meta(description="All seven conditions, met or not; the first one not met decides."),

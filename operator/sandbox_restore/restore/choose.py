@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -61,19 +62,10 @@ def choose(
             message=f"sandbox {row.id} has no full snapshot {named}",
             final=True,
         )
-    if row.pinned_node is not None and restore.spec.evacuation is not UNSET:
-        return NoPlan(
-            reason="EvacuationBlocked",
-            message=(
-                f"the sandbox is pinned to node {row.pinned_node}; evacuating a pinned sandbox is "
-                "not supported yet"
-            ),
-            final=True,
-        )
     if row.pinned_node is not None:
         return LocalPlan(
             node=row.pinned_node,
-            snapshot=_named(fulls, named) if named is not UNSET else _newest_captured(fulls),
+            snapshot=_named(fulls, named) if named is not UNSET else newest_captured(fulls),
             origin=f"the sandbox is pinned to node {row.pinned_node}",
         )
     if named is not UNSET:
@@ -85,7 +77,7 @@ def _named(fulls: list[Snapshot], name: str) -> Snapshot:
     return next(s for s in fulls if s.id == name)
 
 
-def _newest_captured(fulls: list[Snapshot]) -> Snapshot | None:
+def newest_captured(fulls: Sequence[Snapshot]) -> Snapshot | None:
     """The newest, capture time unknown = newest; a failed upload's is still on its node."""
     return max(
         fulls, key=lambda s: (s.captured_at is None, s.captured_at or _NEVER, s.id), default=None

@@ -158,12 +158,6 @@ def final_failure(restore: Restore, attempts: Iterable[Execution]) -> tuple[str,
     unreadable = [a for a in failed if a.failure_class == FailureClass.UNREADABLE.value]
     if len(unreadable) > 1:
         return "SnapshotUnreadable", f"two attempts could not read the snapshot; {last_words}"
-    if last.source is Source.LOCAL and last.failure_class == FailureClass.CPU_INCOMPATIBLE.value:
-        return (
-            "Stranded",
-            f"the sandbox is pinned to node {last.node_name}, whose CPU cannot load its "
-            f"snapshot; {last_words}",
-        )
     if len(failed) >= restore.spec.backoff_limit:
         return (
             "BackoffLimitExceeded",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sandbox_restore.errors import SandboxRestoreError
@@ -16,12 +16,19 @@ from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.evidence import capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.restore import PlacementStatus, Restore
-from sandbox_restore.model.sandbox import Execution, SandboxView, Snapshot, Source
+from sandbox_restore.model.sandbox import (
+    Execution,
+    LoadObservation,
+    SandboxView,
+    Snapshot,
+    Source,
+)
 from sandbox_restore.placement.decision import (
     NodeRef,
     PlacementDecision,
     PlacementRequest,
     decide,
+    loader_nodes,
 )
 from sandbox_restore.placement.explain import explanation, log_fields, message, placement_status
 from sandbox_restore.placement.gate import Gate, GateSettings, gate_for
@@ -35,9 +42,11 @@ from sandbox_restore.placement.pod import (
     local_only_pod,
     pod_name,
 )
+from sandbox_restore.placement.reachable import reachable
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.failure import FailureClass
+from sandbox_restore.restore.redirect import Loaders, fresh_refusals
 from sandbox_restore.restore.world import Hold
 
 KEPT = 10_000
@@ -64,6 +73,8 @@ class PlacingConfig:
     gate: GateSettings
     hard_pin: bool = False
     fallbacks: int = 3
+    observation_ttl: timedelta = timedelta(hours=24)
+    """How long a refusal keeps a node out of the sandbox's attempts (section 11)."""
 
 
 class PlacementHeldError(SandboxRestoreError):
@@ -119,7 +130,7 @@ class Placer:
             return Hold(reason=error.reason, message=str(error), final=True)
         if isinstance(choice, LocalPlan):
             return None
-        request = self._request(restore, choice.snapshot, view, self._gate(restore))
+        request = self._request(restore, choice.snapshot, view, self._gate(restore), now)
         decision = decide(request, self._fleet, self._compatibility, now=now)
         if not decision.held:
             return None
@@ -135,6 +146,39 @@ class Placer:
     def held(self, restore: Restore) -> PlacementStatus | None:
         """The decision that holds the restore back now, if one does."""
         return self._held.get(restore.uid)
+
+    def capture_for(self, snapshot: Snapshot) -> str | None:
+        """Section 6: the snapshot's capture CPU, as far as is known."""
+        if not self._fleet.warm:
+            return None
+        return capture_evidence(snapshot, fleet=self._fleet).cpu
+
+    def loaders_for(
+        self, restore: Restore, snapshot: Snapshot | None, view: SandboxView | None, now: datetime
+    ) -> Loaders:
+        """Section 10, condition 1: the nodes that can load a snapshot, for this restore."""
+        if not self._fleet.warm or view is None:
+            return Loaders(warm=False)
+        if snapshot is None:
+            return Loaders(warm=True)
+        try:
+            request = self._request(restore, snapshot, view, Gate.ON, now)
+        except NodeSelectorConflictError:
+            # Nothing is reachable: `hold_for` says so and ends the restore.
+            return Loaders(warm=True)
+        evidence = capture_evidence(snapshot, fleet=self._fleet)
+        nodes = reachable(request.demand, self._fleet)
+        if evidence.cpu is None:
+            return Loaders(warm=True, reachable=len(nodes))
+        known = self._compatibility.known_loaders(evidence.cpu, evidence.ancestors)
+        able = loader_nodes(nodes, self._fleet, loaders=known, refused=request.refused)
+        return Loaders(
+            warm=True,
+            capture_cpu=evidence.cpu,
+            known=known,
+            able=len(able),
+            reachable=len(nodes),
+        )
 
     # --- the pod of an attempt
 
@@ -213,7 +257,7 @@ class Placer:
         if gate is Gate.OFF and self._config.gate.observe:
             gate = Gate.OBSERVE
         known = snapshot or Snapshot(id=execution.snapshot_id or "", sandbox_id=view.sandbox.id)
-        request = self._request(restore, known, view, gate)
+        request = self._request(restore, known, view, gate, now)
         return decide(request, self._fleet, self._compatibility, now=now), request
 
     def describe(
@@ -246,9 +290,15 @@ class Placer:
         )
 
     def _request(
-        self, restore: Restore, snapshot: Snapshot, view: SandboxView, gate: Gate
+        self,
+        restore: Restore,
+        snapshot: Snapshot,
+        view: SandboxView,
+        gate: Gate,
+        now: datetime,
     ) -> PlacementRequest:
         failed = [a for a in reversed(view.attempts) if a.snapshot_id == snapshot.id]
+        refusals = fresh_refusals(view, since=now - self._config.observation_ttl)
         return PlacementRequest(
             sandbox_id=view.sandbox.id,
             snapshot=snapshot,
@@ -258,13 +308,28 @@ class Placer:
             hard_pin=self._config.hard_pin,
             fallbacks=self._config.fallbacks,
             may_wait_for_cache=self._may_wait(),
-            refused=_nodes(failed, FailureClass.CPU_INCOMPATIBLE),
+            refused=_refusers(refusals, snapshot),
             avoid=_nodes(failed, FailureClass.HOST, FailureClass.UNREADABLE),
         )
 
 
 def _snapshot(execution: Execution, view: SandboxView) -> Snapshot | None:
     return next((s for s in view.snapshots if s.id == execution.snapshot_id), None)
+
+
+def _refusers(refusals: Iterable[LoadObservation], snapshot: Snapshot) -> tuple[NodeRef, ...]:
+    """Section 11: the nodes that refused this snapshot, or another of this sandbox captured on the
+    same CPU, newest first."""
+    found = {
+        NodeRef(o.node_name, o.node_uid): None
+        for o in refusals
+        if o.node_uid is not None
+        and (
+            o.snapshot_id == snapshot.id
+            or (o.capture_cpu is not None and o.capture_cpu == snapshot.host_cpu)
+        )
+    }
+    return tuple(found)
 
 
 def _nodes(attempts: Iterable[Execution], *classes: FailureClass) -> tuple[NodeRef, ...]:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from sandbox_restore.model.names import FENCE
 from sandbox_restore.model.pod import PodFacts
-from sandbox_restore.model.restore import PlanStatus, Restore
+from sandbox_restore.model.restore import HostCpuPolicy, PlanStatus, Restore
 from sandbox_restore.model.sandbox import (
     Execution,
     ExecutionState,
@@ -32,6 +32,13 @@ from sandbox_restore.restore.outcome import (
     retire_lost,
     retire_unstarted,
 )
+from sandbox_restore.restore.redirect import Redirect
+from sandbox_restore.restore.rescue import (
+    evacuation_blocker,
+    marker_to_give_up,
+    redirect_of,
+    refused_here,
+)
 from sandbox_restore.restore.world import (
     BeginAttempt,
     CreatePod,
@@ -39,6 +46,7 @@ from sandbox_restore.restore.world import (
     DeleteRestore,
     DropFinalizer,
     FailRow,
+    GiveUpMarker,
     MarkLoaded,
     MarkReleased,
     Plan,
@@ -224,6 +232,8 @@ class _Planner:
         captured = snapshot.captured_at if snapshot is not None else None
         local = execution.source is Source.LOCAL
         named = "named in spec.snapshotId" if self._names(execution) else "the newest ready one"
+        if execution.source is Source.STORAGE and execution.prior_pin is not None:
+            named += f", instead of what node {execution.prior_pin} holds"
         return PlanStatus(
             source="pod" if execution.source is Source.PLATFORM else execution.source.value,
             snapshot_id=execution.snapshot_id or "",
@@ -322,6 +332,7 @@ class _Planner:
                     other,
                     "SandboxBusy",
                     f"restore {restore.name} is restoring this sandbox (pod {execution.pod_name})",
+                    redirect=self._blocked_by(other, active=execution),
                 )
 
     def _previous(self, execution: Execution, pod: PodFacts | None, restore: Restore) -> Said:
@@ -336,6 +347,7 @@ class _Planner:
             restore,
             "PreviousPodMayBeAlive",
             f"an earlier attempt is not proven over: {why}",
+            redirect=self._blocked_by(restore, active=execution),
         )
 
     def _without_pod(self, execution: Execution, restore: Restore | None) -> Step | None:
@@ -570,7 +582,11 @@ class _Planner:
             verdict = self._verdict(pod)
             if verdict.may_be_alive:
                 self.said[restore.uid] = self._waiting(
-                    restore, "PreviousPodMayBeAlive", verdict.why, recheck_at=verdict.recheck_at
+                    restore,
+                    "PreviousPodMayBeAlive",
+                    verdict.why,
+                    recheck_at=verdict.recheck_at,
+                    redirect=self._blocked_by(restore, alive=verdict),
                 )
                 return None
         choice = choose(
@@ -579,7 +595,101 @@ class _Planner:
         if isinstance(choice, NoPlan):
             self.said[restore.uid] = self._no_plan(restore, choice)
             return None
+        if isinstance(choice, LocalPlan):
+            return self._pinned(restore, choice)
         return self._begin(restore, choice)
+
+    def _pinned(self, restore: Restore, local: LocalPlan) -> Step | None:
+        """Step 2 of section 14, which section 10 may turn into a storage plan."""
+        if restore.spec.evacuation is not UNSET:
+            return self._evacuate(restore, local)
+        if not self.world.gate_for(restore):
+            return self._local(restore, local, None)
+        evidence = marker_to_give_up(self.world, self.view)
+        if evidence is not None:
+            return GiveUpMarker(restore=restore, evidence=evidence)
+        found = redirect_of(self.world, self.view, restore)
+        assert found is not None
+        if found.allowed:
+            return self._redirect(restore, found)
+        if found.pinned.recheck_at is not None:
+            # A pod for an absent node could not be bound either, and would hold a redirect up.
+            self.said[restore.uid] = self._waiting(
+                restore,
+                found.pinned.reason,
+                found.words,
+                recheck_at=found.pinned.recheck_at,
+                redirect=found,
+            )
+            return None
+        return self._local(restore, local, found)
+
+    def _redirect(self, restore: Restore, found: Redirect) -> Step | None:
+        assert found.snapshot is not None
+        allowed_at = self.world.redirect_wait()
+        if allowed_at is not None:
+            self.said[restore.uid] = self._waiting(
+                restore,
+                "RedirectRateLimited",
+                f"{found.words}, when the fleet's rate limit of redirects lets it",
+                recheck_at=allowed_at,
+                redirect=found,
+            )
+            return None
+        choice = StoragePlan(
+            snapshot=found.snapshot, origin=f"redirected to storage: {found.pinned.message}"
+        )
+        return self._begin(restore, choice, clear_pin=True, redirect=found)
+
+    def _blocked_by(
+        self,
+        restore: Restore,
+        *,
+        active: Execution | None = None,
+        alive: Verdict | None = None,
+    ) -> Redirect | None:
+        """The conditions of a pinned sandbox whose plan has to wait for an earlier pod."""
+        if not self.world.gate_for(restore):
+            return None
+        return redirect_of(self.world, self.view, restore, active=active, alive=alive)
+
+    def _evacuate(self, restore: Restore, local: LocalPlan) -> Step | None:
+        """Section 14: a storage plan confined to the target cohort, when it can lose nothing."""
+        found = redirect_of(self.world, self.view, restore)
+        assert found is not None
+        blocker = evacuation_blocker(found)
+        if blocker is None and found.snapshot is not None:
+            origin = f"evacuated from node {local.node}"
+            choice = StoragePlan(snapshot=found.snapshot, origin=origin)
+            return self._begin(restore, choice, clear_pin=True)
+        assert blocker is not None
+        self.said[restore.uid] = Said(
+            succeeded=False,
+            reason="EvacuationBlocked",
+            message=f"the sandbox is pinned to node {local.node} and may not leave it: "
+            f"{blocker.message}",
+            planned=False,
+        )
+        return None
+
+    def _local(self, restore: Restore, local: LocalPlan, found: Redirect | None) -> Step | None:
+        """The plan stays on its node: section 11 says how often, section 14 whether at all."""
+        stranded = found is not None and found.stranded
+        words = found.words if found is not None else ""
+        if stranded and restore.spec.host_cpu_policy is HostCpuPolicy.REQUIRED:
+            self.said[restore.uid] = self._waiting(restore, "Stranded", words, redirect=found)
+            return None
+        refused = refused_here(self.view, restore)
+        if refused is None:
+            return self._begin(restore, local, redirect=found)
+        self.said[restore.uid] = Said(
+            succeeded=False,
+            reason="Stranded",
+            message=f"{words or f'the sandbox is pinned to node {local.node}'}; attempt "
+            f"{refused.attempt} there: {refused.failure_message}",
+            redirect=found,
+        )
+        return None
 
     def _no_plan(self, restore: Restore, choice: NoPlan) -> Said:
         if choice.final:
@@ -588,7 +698,14 @@ class _Planner:
             )
         return self._waiting(restore, choice.reason, choice.message)
 
-    def _begin(self, restore: Restore, choice: StoragePlan | LocalPlan) -> Step | None:
+    def _begin(
+        self,
+        restore: Restore,
+        choice: StoragePlan | LocalPlan,
+        *,
+        clear_pin: bool = False,
+        redirect: Redirect | None = None,
+    ) -> Step | None:
         attempts = self._attempts(restore)
         due = next_attempt_at(
             attempts,
@@ -603,6 +720,7 @@ class _Planner:
                 "Retrying",
                 f"attempt {last.attempt} failed: {last.failure_message}",
                 recheck_at=due,
+                redirect=redirect,
             )
             return None
         hold = self.world.hold_for(restore, choice)
@@ -610,24 +728,43 @@ class _Planner:
             self.said[restore.uid] = (
                 Said(succeeded=False, reason=hold.reason, message=hold.message, planned=False)
                 if hold.final
-                else self._waiting(restore, hold.reason, hold.message, recheck_at=hold.recheck_at)
+                else self._waiting(
+                    restore,
+                    hold.reason,
+                    hold.message,
+                    recheck_at=hold.recheck_at,
+                    redirect=redirect,
+                )
             )
             return None
-        self.said[restore.uid] = self._waiting(restore, "Planning", choice.origin)
+        self.said[restore.uid] = self._waiting(
+            restore, "Planning", choice.origin, redirect=redirect
+        )
         local = isinstance(choice, LocalPlan)
+        gate = self.world.gate_for(restore)
+        snapshot = choice.snapshot
         return BeginAttempt(
             restore=restore,
             attempt=(attempts[-1].attempt if attempts else 0) + 1,
             source=Source.LOCAL if local else Source.STORAGE,
-            snapshot=choice.snapshot,
+            snapshot=snapshot,
             target_node=choice.node if isinstance(choice, LocalPlan) else None,
-            gate=self.world.gate_for(restore),
+            gate=gate,
+            clear_pin=clear_pin,
+            redirect=redirect if clear_pin else None,
+            capture_cpu=self.world.capture_for(snapshot) if gate and snapshot else None,
         )
 
     # --- words
 
     def _waiting(
-        self, restore: Restore, reason: str, message: str, *, recheck_at: datetime | None = None
+        self,
+        restore: Restore,
+        reason: str,
+        message: str,
+        *,
+        recheck_at: datetime | None = None,
+        redirect: Redirect | None = None,
     ) -> Said:
         times = [t for t in (recheck_at, deadline_at(restore, self.world.now)) if t is not None]
         return Said(
@@ -637,6 +774,7 @@ class _Planner:
             recheck_at=min(times, default=None),
             planned=False,
             placed=(False, reason, message),
+            redirect=redirect,
         )
 
     def _say_working(
@@ -670,7 +808,14 @@ class _Planner:
             ),
             planned=True,
             recheck_at=min(times, default=None),
+            redirect=self._why_local(restore, execution),
         )
+
+    def _why_local(self, restore: Restore, execution: Execution) -> Redirect | None:
+        """Why a local-only attempt was not redirected: judged as if it had not begun."""
+        if execution.source is not Source.LOCAL or not execution.gate:
+            return None
+        return redirect_of(self.world, self.view, restore)
 
 
 def _suspended() -> Said:

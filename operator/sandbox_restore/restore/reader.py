@@ -9,7 +9,8 @@ from datetime import datetime
 from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
-from sandbox_restore.model.sandbox import Execution, SandboxView
+from sandbox_restore.model.sandbox import Execution, SandboxView, Source
+from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.liveness import NodeSighting
 from sandbox_restore.restore.placing import Placer
 from sandbox_restore.restore.state import ClusterState
@@ -33,6 +34,7 @@ class WorldReader:
         placer: Placer,
         views: ViewCache,
         config: PlannerConfig,
+        budget: RedirectBudget,
         clock: Callable[[], datetime],
     ) -> None:
         self._state = state
@@ -41,6 +43,7 @@ class WorldReader:
         self._placer = placer
         self._views = views
         self._config = config
+        self._budget = budget
         self._clock = clock
         self._namespace_uids: OrderedDict[str, str] = OrderedDict()
 
@@ -180,6 +183,11 @@ class WorldReader:
             namespace_uids=self._namespace_uids,
             gate_for=self._placer.gate_for,
             hold_for=lambda restore, choice: self._placer.hold_for(restore, choice, view, now),
+            capture_for=self._placer.capture_for,
+            loaders_for=lambda restore, snapshot: self._placer.loaders_for(
+                restore, snapshot, view, now
+            ),
+            redirect_wait=lambda: self._budget.wait(now),
             config=self._config,
         )
 
@@ -199,7 +207,8 @@ class WorldReader:
 
 
 def _deciding_nodes(pods: list[PodFacts], view: SandboxView) -> set[str]:
-    """Nodes that may have to decide whether a pod is alive (section 15)."""
+    """Nodes that may have to decide whether a pod is alive (section 15), and the pinned one, on
+    which a redirect depends (section 10)."""
     found = {
         p.node_name
         for p in pods
@@ -209,4 +218,6 @@ def _deciding_nodes(pods: list[PodFacts], view: SandboxView) -> set[str]:
     active = view.active
     if active is not None and active.node_name is not None:
         found.add(active.node_name)
+    if view.sandbox.pinned_node is not None and (active is None or active.source is Source.LOCAL):
+        found.add(view.sandbox.pinned_node)
     return found

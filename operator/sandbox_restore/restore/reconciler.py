@@ -33,12 +33,15 @@ from sandbox_restore.model.sandbox import (
     SandboxView,
 )
 from sandbox_restore.placement.pod import NodeSelectorConflictError
+from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.outcome import retire_unstarted
 from sandbox_restore.restore.placing import PlacementHeldError, Placer, Placing
 from sandbox_restore.restore.planner import plan
 from sandbox_restore.restore.reader import WorldReader
+from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.reporter import Reporter
 from sandbox_restore.restore.state import ClusterState
+from sandbox_restore.restore.status import News
 from sandbox_restore.restore.views import ViewCache
 from sandbox_restore.restore.world import (
     CONFIRMED_STEPS,
@@ -49,6 +52,7 @@ from sandbox_restore.restore.world import (
     DeleteRestore,
     DropFinalizer,
     FailRow,
+    GiveUpMarker,
     MarkLoaded,
     MarkReleased,
     Plan,
@@ -90,6 +94,7 @@ class Reconciler:
         reporter: Reporter,
         views: ViewCache,
         reader: WorldReader,
+        budget: RedirectBudget,
         clock: Callable[[], datetime],
         requeue: Callable[[str, float], None],
         on_step: Callable[[Step], None] = lambda _step: None,
@@ -101,6 +106,8 @@ class Reconciler:
         self._reporter = reporter
         self._views = views
         self._reader = reader
+        self._budget = budget
+        self._redirects: dict[str, dict[str, Redirect]] = {}
         self._clock = clock
         self._requeue = requeue
         self._on_step = on_step
@@ -130,7 +137,19 @@ class Reconciler:
                 break
         else:
             self._requeue(sandbox_id, 0.0)
-        await self._report(sandbox_id, decided, placings)
+        await self._report(sandbox_id, self._with_redirects(decided, sandbox_id), placings)
+
+    def _with_redirects(self, decided: Plan, sandbox_id: str) -> Plan:
+        """The conditions that let a redirect of this pass through are told with its outcome: by
+        then the row is not pinned any more, and they cannot be judged again."""
+        judged = self._redirects.pop(sandbox_id, {})
+        said = {
+            uid: replace(words, redirect=judged[uid])
+            if words.redirect is None and uid in judged
+            else words
+            for uid, words in decided.said.items()
+        }
+        return replace(decided, said=said)
 
     async def _report(self, sandbox_id: str, decided: Plan, placings: dict[str, Placing]) -> None:
         view = self._views.peek(sandbox_id)
@@ -396,11 +415,36 @@ class Reconciler:
                 await self._begin(locked, step, live)
             case Retire():
                 await self._retire(locked, step, live)
+            case GiveUpMarker():
+                await self._give_up_marker(locked, step)
             case FailRow():
                 await locked.fail_row(live.now)
                 log.info("row_failed", sandbox=live.sandbox_id)
             case _:
                 raise AssertionError(f"no row write for {type(step).__name__}")
+
+    async def _give_up_marker(self, locked: LockedSandbox, step: GiveUpMarker) -> None:
+        """The Event first: it has a name of its own, so that a second one changes nothing, and
+        none is missing for a marker that is gone."""
+        evidence = step.evidence
+        await self._reporter.announce(
+            step.restore,
+            News(
+                reason="MarkerGivenUp",
+                note=f"what node {evidence.node} may hold is given up: {evidence.why}",
+                identity=evidence.execution_id,
+            ),
+            now=self._clock(),
+        )
+        await locked.clear_marker()
+        log.warning(
+            "marker_given_up",
+            sandbox=locked.sandbox_id,
+            restore=step.restore.name,
+            node=evidence.node,
+            execution=evidence.execution_id,
+            why=evidence.why,
+        )
 
     async def _begin(self, locked: LockedSandbox, step: BeginAttempt, live: World) -> None:
         if live.namespace_uid is None:
@@ -419,7 +463,11 @@ class Reconciler:
             clear_pin=step.clear_pin,
             namespace_uid=live.namespace_uid,
             now=live.now,
+            capture_cpu=step.capture_cpu,
         )
+        if step.redirect is not None:
+            self._budget.take(live.now)
+            self._redirects[live.sandbox_id] = {step.restore.uid: step.redirect}
         log.info(
             "attempt_begun",
             sandbox=live.sandbox_id,
@@ -428,6 +476,7 @@ class Reconciler:
             source=step.source.value,
             snapshot=step.snapshot.id if step.snapshot is not None else None,
             gate=step.gate,
+            redirected=step.redirect is not None,
         )
 
     def _identity(self, node: NodeFacts | None) -> tuple[str | None, str | None]:
@@ -488,7 +537,15 @@ def _same(step: Step, other: Step | None) -> bool:
 
 
 WAITS_FOR_NODES = frozenset(
-    {"PlacementHeld", "CaptureCpuUnknown", "ColdCache", "PreviousPodMayBeAlive", "Unschedulable"}
+    {
+        "PlacementHeld",
+        "CaptureCpuUnknown",
+        "ColdCache",
+        "PinnedNodeAbsent",
+        "PreviousPodMayBeAlive",
+        "Stranded",
+        "Unschedulable",
+    }
 )
 
 

@@ -14,7 +14,7 @@ from sandbox_restore.model.restore import PlacementStatus, Restore, RestoreStatu
 from sandbox_restore.model.sandbox import Execution, SandboxView
 from sandbox_restore.restore.placing import Placer, Placing
 from sandbox_restore.restore.state import ClusterState
-from sandbox_restore.restore.status import as_json, event_body, new_status, news
+from sandbox_restore.restore.status import News, as_json, event_body, new_status, news
 from sandbox_restore.restore.world import Said
 
 PASSING = frozenset({"LoadingSnapshot", "Releasing"})
@@ -66,6 +66,16 @@ class Reporter:
             await self._report_one(restore, words, view, placings.get(restore.uid), now)
         return later
 
+    async def announce(self, restore: Restore, item: News, *, now: datetime) -> None:
+        """Posts one Event; the same one twice is one."""
+        body = event_body(restore, item, now=now, instance=self._instance)
+        try:
+            await self._kube.create_event(restore.namespace, body)
+        except (RejectedError, PermissionDeniedError) as error:
+            # A namespace that is going away takes no Events, nor does an API server that was not
+            # told that we may post them; the status says the same and matters more.
+            log.warning("event_refused", restore=restore.name, problem=str(error))
+
     async def _report_one(
         self,
         restore: Restore,
@@ -88,13 +98,7 @@ class Reporter:
         if status == restore.status:
             return
         for item in news(restore, status):
-            body = event_body(restore, item, now=now, instance=self._instance)
-            try:
-                await self._kube.create_event(restore.namespace, body)
-            except (RejectedError, PermissionDeniedError) as error:
-                # A namespace that is going away takes no Events, nor does an API server that was
-                # not told that we may post them; the status says the same and matters more.
-                log.warning("event_refused", restore=restore.name, problem=str(error))
+            await self.announce(restore, item, now=now)
         after = await self._kube.apply_status(restore, as_json(status))
         if after is None:
             self._state.remove_restore(restore.namespace, restore.name, restore.uid)

@@ -300,11 +300,12 @@ def _is_after(resource_version: str, version: int) -> bool:
 
 
 def _facts(record: NodeRecord) -> NodeFacts:
-    """The part of a node that decides on a pod's life."""
+    """The part of a node that decides on a pod's life, or on a redirect away from it."""
     return NodeFacts(
         name=record.name,
         uid=record.uid,
         created=record.created,
+        labels=record.labels,
         taints=record.taints,
         deleting=record.deleting,
         ready=record.ready,

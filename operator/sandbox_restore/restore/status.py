@@ -16,12 +16,15 @@ from sandbox_restore.model.restore import (
     AttemptStatus,
     Condition,
     PlacementStatus,
+    RedirectCondition,
+    RedirectStatus,
     Restore,
     RestoreStatus,
 )
-from sandbox_restore.model.sandbox import Execution, Outcome
+from sandbox_restore.model.sandbox import Execution, Outcome, Source
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.outcome import failed_attempts
+from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.world import Said
 
 ORDER = ("Planned", "Placed", "Succeeded", "Stranded", "Redirected")
@@ -31,7 +34,14 @@ KEPT_ATTEMPTS = 20
 NOTE_LIMIT = 1024
 """events.k8s.io: a note is at most 1 kB."""
 
-DISRUPTIVE = ("RestoreFailed", "SnapshotLoadIncompatible", "PlacementHeld", "Stranded")
+DISRUPTIVE = (
+    "RestoreFailed",
+    "SnapshotLoadIncompatible",
+    "PlacementHeld",
+    "Stranded",
+    "RedirectBlocked",
+    "MarkerGivenUp",
+)
 """Events of type Warning: a person must act, or soon may have to."""
 
 
@@ -59,10 +69,10 @@ def new_status(
     pod = said.pod
     return RestoreStatus(
         observed_generation=restore.generation,
-        conditions=_conditions(restore, said, now),
+        conditions=_conditions(restore, said, own, now),
         plan=said.plan if said.plan is not None else old.plan,
         placement=placement if placement is not None else old.placement,
-        redirect=old.redirect,
+        redirect=_redirect(said.redirect) if said.redirect is not None else old.redirect,
         observed=observed if observed is not None else old.observed,
         attempts=[_attempt(a) for a in own[-KEPT_ATTEMPTS:]],
         failed_attempts=len(failed_attempts(own, restore.uid)),
@@ -98,7 +108,56 @@ def _suspended_since(restore: Restore, now: datetime) -> datetime:
     return restore.created if not restore.status.conditions else now.replace(microsecond=0)
 
 
-def _conditions(restore: Restore, said: Said, now: datetime) -> list[Condition]:
+def _redirect(found: Redirect) -> RedirectStatus:
+    blocker = found.blocker
+    return RedirectStatus(
+        decision="Redirect" if found.allowed else "Stay",
+        conditions=[
+            RedirectCondition(name=c.name.value, met=c.met, reason=c.reason, message=c.message)
+            for c in found.conditions
+        ],
+        blocked_by=blocker.name.value if blocker is not None else "",
+        message=found.words,
+    )
+
+
+def _rescue_conditions(
+    restore: Restore, said: Said, own: list[Execution]
+) -> dict[str, tuple[str, str, str]]:
+    """`Stranded` and `Redirected`, where they apply (api.md)."""
+    found = said.redirect
+    last = own[-1] if own else None
+    if last is not None and is_redirected(last) and restore.spec.evacuation is UNSET:
+        words = (
+            f"attempt {last.attempt} restores snapshot {last.snapshot_id} from storage instead of "
+            f"what node {last.prior_pin} holds"
+        )
+        wanted = {"Redirected": ("True", "RedirectedToStorage", words)}
+        if restore.condition("Stranded") is not None:
+            wanted["Stranded"] = ("False", "RedirectedToStorage", words)
+        return wanted
+    if found is not None and found.stranded:
+        blocker = found.blocker
+        reason = blocker.reason if blocker is not None else "NoStorageCopy"
+        return {
+            "Stranded": ("True", found.pinned.reason, found.words),
+            "Redirected": ("False", reason, found.words),
+        }
+    if found is not None and restore.condition("Stranded") is not None:
+        return {"Stranded": ("False", found.pinned.reason, found.words)}
+    if said.reason == "Stranded":
+        return {"Stranded": ("True", "PinnedNodeCannotLoad", said.message)}
+    return {}
+
+
+def is_redirected(execution: Execution) -> bool:
+    """A storage attempt of a row that was pinned: the pin was cleared for it."""
+    return execution.source is Source.STORAGE and execution.prior_pin is not None
+
+
+def _conditions(
+    restore: Restore, said: Said, own: list[Execution], now: datetime
+) -> list[Condition]:
     found = {c.type: c for c in restore.status.conditions}
     succeeded = {True: "True", False: "False", None: "Unknown"}[said.succeeded]
     wanted: dict[str, tuple[str, str, str]] = {
@@ -115,8 +174,7 @@ def _conditions(restore: Restore, said: Said, now: datetime) -> list[Condition]:
             if said.planned
             else ("False", said.reason, said.message)
         )
-    if said.reason == "Stranded":
-        wanted["Stranded"] = ("True", "PinnedNodeCannotLoad", said.message)
+    wanted |= _rescue_conditions(restore, said, own)
     if said.placed is not None:
         is_placed, reason, message = said.placed
         wanted["Placed"] = ("True" if is_placed else "False", reason, message)
@@ -189,13 +247,31 @@ def news(restore: Restore, status: RestoreStatus) -> list[News]:
                 )
             )
     done = next(c for c in status.conditions if c.type == "Succeeded")
-    if done.reason == "Stranded" and restore.condition("Stranded") is None:
-        found.append(News(reason="Stranded", note=done.message, identity="stranded"))
+    found += _rescue_news(restore, status)
     if done.status != "Unknown" and not restore.finished:
         reason = "RestoreSucceeded" if done.status == "True" else "RestoreFailed"
         found.append(
             News(reason=reason, note=f"{done.reason}: {done.message}", identity="finished")
         )
+    return found
+
+
+def _rescue_news(restore: Restore, status: RestoreStatus) -> list[News]:
+    """`Stranded`, `RedirectBlocked` and `RedirectedToStorage`, once for each change."""
+    attempts = len(status.attempts)
+    found: list[News] = []
+    for kind, state, reason in (
+        ("Stranded", "True", "Stranded"),
+        ("Redirected", "False", "RedirectBlocked"),
+        ("Redirected", "True", "RedirectedToStorage"),
+    ):
+        before = restore.condition(kind)
+        after = next((c for c in status.conditions if c.type == kind), None)
+        if after is None or after.status != state:
+            continue
+        if before is None or (before.status, before.reason) != (after.status, after.reason):
+            identity = f"{after.reason}-{attempts}"
+            found.append(News(reason=reason, note=after.message, identity=identity))
     return found
 
 

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sandbox_restore.model.names import EXECUTION_ANNOTATION, RESTORE_UID_LABEL
+from sandbox_restore.model.names import (
+    EXECUTION_ANNOTATION,
+    HOST_CPU_LABEL,
+    RESTORE_UID_LABEL,
+)
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import PlanStatus, Restore
 from sandbox_restore.model.sandbox import (
@@ -18,7 +22,9 @@ from sandbox_restore.model.sandbox import (
     Source,
 )
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
+from sandbox_restore.restore.giveup import Evidence
 from sandbox_restore.restore.liveness import NodeSighting
+from sandbox_restore.restore.redirect import Loaders, Redirect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,11 @@ class PlannerConfig:
     backoff_max: timedelta = timedelta(minutes=1)
     storage_uri_prefixes: tuple[str, ...] = ()
     """Storage URIs outside these are refused; empty = any."""
+    observation_ttl: timedelta = timedelta(hours=24)
+    """How long a refusal counts (section 11)."""
+    drain_marks: tuple[str, ...] = ()
+    """Taints or labels of a node that is being drained away (section 10)."""
+    cpu_label: str = HOST_CPU_LABEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +81,12 @@ class World:
     """The gate for an attempt that begins now (section 5)."""
     hold_for: Callable[[Restore, StoragePlan | LocalPlan], Hold | None] = lambda _r, _c: None
     """Whether the pod of an attempt that begins now must wait, or can never be (section 8)."""
+    capture_for: Callable[[Snapshot], str | None] = lambda _snapshot: None
+    """The CPU on which a snapshot was captured, as far as is known (section 6)."""
+    loaders_for: Callable[[Restore, Snapshot | None], Loaders] = lambda _r, _s: Loaders(warm=False)
+    """The nodes that can load a snapshot (section 10, condition 1)."""
+    redirect_wait: Callable[[], datetime | None] = lambda: None
+    """When the fleet's rate limit lets the next redirect through; None: now."""
     config: PlannerConfig = PlannerConfig()
 
     def pod_of(self, execution: Execution) -> PodFacts | None:
@@ -109,6 +126,10 @@ class BeginAttempt:
     target_node: str | None
     gate: bool
     clear_pin: bool = False
+    """A redirect or an evacuation: the pin goes and is kept in the execution (section 10)."""
+    redirect: Redirect | None = None
+    """The conditions that let it through; it counts against the fleet's rate limit."""
+    capture_cpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +189,14 @@ class Retire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpMarker:
+    """The give-up of section 10: the marker goes, and nothing else."""
+
+    restore: Restore
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailRow:
     """A `restoring` row whose restore is finished or gone becomes `failed`."""
 
@@ -204,12 +233,13 @@ Step = (
     | MarkReleased
     | Retire
     | FailRow
+    | GiveUpMarker
     | DeletePod
     | DropFinalizer
     | DeleteRestore
 )
 
-ROW_STEPS = (BeginAttempt, Retire, FailRow)
+ROW_STEPS = (BeginAttempt, Retire, FailRow, GiveUpMarker)
 """Steps that are decided again and written under the row's lock."""
 CONFIRMED_STEPS = (DeletePod, DropFinalizer, Ungate)
 """Steps that no stale view may order: decided again on a fresh view and live pods first."""
@@ -230,6 +260,8 @@ class Said:
     planned: bool | None = None
     """Condition `Planned`; None: leave as it is."""
     recheck_at: datetime | None = None
+    redirect: Redirect | None = None
+    """The seven conditions, where they were judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

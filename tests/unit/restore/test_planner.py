@@ -414,7 +414,7 @@ def test_a_usage_error_ends_at_once_and_unreadable_after_a_second_try() -> None:
 
 def test_a_local_only_plan_that_its_node_refused_ends_stranded() -> None:
     row = {"state": SandboxState.RESTORING, "pinned_node": "n1"}
-    attempts = [failed(1, "cpu-incompatible", source=Source.LOCAL)]
+    attempts = [failed(1, "cpu-incompatible", source=Source.LOCAL, target_node="n1")]
     said = said_of("r1", restore(), view=view(attempts=attempts, row=row))
     assert (said.succeeded, said.reason) == (False, "Stranded")
 
@@ -689,14 +689,6 @@ def test_a_time_that_has_passed_calls_for_no_look_by_itself() -> None:
         world(late, view=view(active=loaded), pods=[failed_without_report()], sightings=lost)
     )
     assert got.recheck_at is None
-
-
-def test_evacuating_a_pinned_sandbox_is_refused_with_a_reason() -> None:
-    from sandbox_restore.model.restore import Evacuation
-
-    moved = restore(evacuation=Evacuation(cohort="blue"))
-    said = said_of("r1", moved, view=view(row={"pinned_node": "n1"}))
-    assert (said.succeeded, said.reason) == (False, "EvacuationBlocked")
 
 
 def test_a_placement_that_must_wait_makes_no_attempt() -> None:

@@ -1,0 +1,442 @@
+"""May a stranded local-only plan switch to the storage copy? (domain.md section 10) PURE.
+
+Seven conditions, one function each; the first that is not met is the reason shown. They are judged
+on records alone, so that the same look can be taken again under the row's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from sandbox_restore.fleet.cpu import label_cpu
+from sandbox_restore.model.sandbox import (
+    Execution,
+    ExecutionState,
+    LoadObservation,
+    LoadResult,
+    Sandbox,
+    SandboxState,
+    SandboxView,
+    Snapshot,
+    SnapshotKind,
+    SnapshotState,
+    Source,
+)
+from sandbox_restore.restore.choose import is_newer
+from sandbox_restore.restore.failure import FailureClass
+from sandbox_restore.restore.liveness import NodeSighting, Verdict
+
+
+class Name(StrEnum):
+    """The conditions, in the order in which they are judged and shown."""
+
+    PINNED_NODE_CANNOT_LOAD = "PinnedNodeCannotLoad"
+    PLAN_NOT_FROM_POD = "PlanNotFromPod"
+    NO_POD_MAY_BE_ALIVE = "NoPodMayBeAlive"
+    NO_LOCAL_ARTIFACT = "NoLocalArtifact"
+    COVERS_ACTIVITY = "SnapshotCoversActivity"
+    NO_NEWER_SNAPSHOT = "NoNewerSnapshot"
+    NO_CAPTURE_SINCE = "NoCaptureSinceRestoreBegan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One condition, judged."""
+
+    name: Name
+    met: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaders:
+    """What the fleet says of the nodes that can load one snapshot, for one restore."""
+
+    warm: bool
+    """The node index is complete; a redirect never acts on a cold one (section 8)."""
+    capture_cpu: str | None = None
+    """None: not known (section 6)."""
+    known: frozenset[str] = frozenset()
+    """Every CPU that can load the snapshot, in the fleet or not."""
+    able: int = 0
+    """Reachable nodes whose label is one of those and that have not refused the capture."""
+    reachable: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedNode:
+    """Whether the pinned node can load the snapshot, as far as is known."""
+
+    cannot_load: bool
+    reason: str
+    message: str
+    recheck_at: datetime | None = None
+    """When time alone could turn it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that the conditions are judged on."""
+
+    row: Sandbox
+    fulls: tuple[Snapshot, ...]
+    """The sandbox's full snapshots."""
+    snapshot: Snapshot | None
+    """The one that a storage plan would take: `ready` and with a storage URI."""
+    pinned: PinnedNode
+    loaders: Loaders
+    active: Execution | None = None
+    alive: Verdict | None = None
+    """A pod of the sandbox that could be hosting a live VM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirect:
+    """The answer: all seven conditions, whether stranded, and the storage copy."""
+
+    conditions: tuple[Condition, ...]
+    pinned: PinnedNode
+    snapshot: Snapshot | None
+    node: str
+    """The pinned node."""
+
+    @property
+    def blocker(self) -> Condition | None:
+        """The first condition that is not met."""
+        return next((c for c in self.conditions if not c.met), None)
+
+    @property
+    def allowed(self) -> bool:
+        """The plan may switch to storage."""
+        return self.snapshot is not None and self.blocker is None
+
+    @property
+    def stranded(self) -> bool:
+        """The pinned node cannot load what the sandbox would be restored from, and the plan has
+        to stay there."""
+        return self.pinned.cannot_load and not self.allowed
+
+    @property
+    def words(self) -> str:
+        """One sentence for a person."""
+        blocker = self.blocker
+        if blocker is None:
+            return f"{self.pinned.message}; the storage copy is used"
+        if not self.pinned.cannot_load:
+            return blocker.message
+        if blocker.name is Name.PINNED_NODE_CANNOT_LOAD:
+            return f"{self.pinned.message}, but {blocker.message}"
+        return (
+            f"{self.pinned.message}; the storage copy may not be used, because of condition "
+            f"{self.conditions.index(blocker) + 1}, {blocker.name}: {blocker.message}"
+        )
+
+
+def evaluate(facts: Facts) -> Redirect:
+    """All seven, each judged by itself."""
+    return Redirect(
+        conditions=tuple(judge(facts) for judge in CONDITIONS),
+        pinned=facts.pinned,
+        snapshot=facts.snapshot,
+        node=facts.row.pinned_node or "",
+    )
+
+
+# --- condition 1
+
+
+def pinned_node(
+    sighting: NodeSighting | None,
+    *,
+    name: str,
+    snapshot: Snapshot | None,
+    loaders: Loaders,
+    view: SandboxView,
+    own: tuple[Execution, ...],
+    now: datetime,
+    gone_grace: timedelta,
+    observation_ttl: timedelta,
+    cpu_label: str,
+) -> PinnedNode:
+    """First half of condition 1: the pinned node cannot load the snapshot.
+
+    It cannot when its label is a usable CPU that is no loader; when this Node (name and UID)
+    refused this snapshot, whatever its label; when its Node object has been absent for longer than
+    the grace period; or when what it held turned out to be missing or unreadable.
+    `own`: the restore's executions.
+    """
+    node = sighting.node if sighting is not None else None
+    if not loaders.warm or sighting is None:
+        return PinnedNode(
+            cannot_load=False, reason="ColdCache", message="the node index is not complete yet"
+        )
+    if node is None:
+        return _absent(sighting, name, now=now, gone_grace=gone_grace)
+    what = f"snapshot {snapshot.id}" if snapshot is not None else "what was captured"
+    refusal = _refusal(view, snapshot, name, node.uid, since=now - observation_ttl)
+    if refusal is not None:
+        return PinnedNode(
+            cannot_load=True,
+            reason="PinnedNodeRefused",
+            message=f"pinned node {name} refused {what} as CPU-incompatible at "
+            f"{refusal.observed_at:%Y-%m-%d %H:%M:%S} UTC",
+        )
+    cpu = label_cpu(node.labels, key=cpu_label)
+    if cpu is not None and loaders.capture_cpu is not None and cpu not in loaders.known:
+        return PinnedNode(
+            cannot_load=True,
+            reason="PinnedNodeCpuIncompatible",
+            message=f"pinned node {name} has CPU {cpu}, which cannot load {what}, captured on "
+            f"{loaders.capture_cpu}",
+        )
+    damage = _damage(view, own, snapshot, name)
+    if damage is not None:
+        return PinnedNode(
+            cannot_load=True,
+            reason="LocalStateUnusable",
+            message=f"what pinned node {name} held of {what} is {damage.failure_class}",
+        )
+    if loaders.capture_cpu is None:
+        reason, words = "CaptureCpuUnknown", f"the CPU on which {what} was captured is not known"
+    elif cpu is None:
+        reason = "PinnedNodeCpuUnknown"
+        words = f"pinned node {name} has no usable host-CPU label and has refused nothing"
+    else:
+        reason, words = "PinnedNodeCanLoad", f"pinned node {name} has CPU {cpu}, which can load it"
+    return PinnedNode(cannot_load=False, reason=reason, message=words)
+
+
+def _absent(
+    sighting: NodeSighting, name: str, *, now: datetime, gone_grace: timedelta
+) -> PinnedNode:
+    since = sighting.absent_since or now
+    gone_at = since + gone_grace
+    if now >= gone_at:
+        return PinnedNode(
+            cannot_load=True,
+            reason="PinnedNodeGone",
+            message=f"pinned node {name} has been absent since {since:%Y-%m-%d %H:%M:%S} UTC",
+        )
+    return PinnedNode(
+        cannot_load=False,
+        reason="PinnedNodeAbsent",
+        message=f"pinned node {name} is absent since {since:%H:%M:%S} UTC and counts as gone at "
+        f"{gone_at:%H:%M:%S} UTC",
+        recheck_at=gone_at,
+    )
+
+
+def _refusal(
+    view: SandboxView, snapshot: Snapshot | None, name: str, uid: str, *, since: datetime
+) -> LoadObservation | None:
+    if snapshot is None:
+        return None
+    return next(
+        (
+            o
+            for o in fresh_refusals(view, since=since)
+            if (o.snapshot_id, o.node_name, o.node_uid) == (snapshot.id, name, uid)
+        ),
+        None,
+    )
+
+
+def fresh_refusals(view: SandboxView, *, since: datetime) -> tuple[LoadObservation, ...]:
+    """Section 11: refusals that have not aged out, newest first."""
+    return tuple(
+        o
+        for o in view.refusals
+        if o.result is LoadResult.CPU_INCOMPATIBLE and o.observed_at >= since
+    )
+
+
+_DAMAGED: Final = (FailureClass.MISSING.value, FailureClass.UNREADABLE.value)
+
+
+def _damage(
+    view: SandboxView, own: tuple[Execution, ...], snapshot: Snapshot | None, name: str
+) -> Execution | None:
+    """Section 11: a local-only attempt that found its files missing or unreadable."""
+    newest = (view.newest,) if view.newest is not None else ()
+    return next(
+        (
+            e
+            for e in (*newest, *reversed(own))
+            if e.source is Source.LOCAL
+            and e.state is ExecutionState.RETIRED
+            and e.loaded_at is None
+            and e.failure_class in _DAMAGED
+            and e.target_node == name
+            and snapshot is not None
+            and e.snapshot_id == snapshot.id
+        ),
+        None,
+    )
+
+
+def pinned_node_cannot_load(facts: Facts) -> Condition:
+    """1: the pinned node cannot load the snapshot, and a reachable node that can exists."""
+    name, pinned, loaders = Name.PINNED_NODE_CANNOT_LOAD, facts.pinned, facts.loaders
+    if not pinned.cannot_load:
+        return Condition(name=name, met=False, reason=pinned.reason, message=pinned.message)
+    if facts.snapshot is None:
+        return Condition(
+            name=name,
+            met=False,
+            reason="NoStorageCopy",
+            message="no ready full snapshot of it is in storage",
+        )
+    if loaders.capture_cpu is None:
+        return Condition(
+            name=name,
+            met=False,
+            reason="CaptureCpuUnknown",
+            message=f"the CPU on which snapshot {facts.snapshot.id} was captured is not known, so "
+            "that no node is known to load it",
+        )
+    if loaders.able == 0:
+        return Condition(
+            name=name,
+            met=False,
+            reason="NoReachableLoader",
+            message=f"none of {loaders.reachable} reachable nodes can load snapshot "
+            f"{facts.snapshot.id}, captured on {loaders.capture_cpu}",
+        )
+    return Condition(
+        name=name,
+        met=True,
+        reason=pinned.reason,
+        message=f"{pinned.message}; {loaders.able} reachable nodes can",
+    )
+
+
+# --- conditions 2 to 7
+
+
+def plan_not_from_pod(facts: Facts) -> Condition:
+    """2: the plan did not come from the active execution's pod."""
+    active = facts.active
+    if active is None:
+        return _met(Name.PLAN_NOT_FROM_POD, "NoActiveExecution", "no execution is active")
+    return _unmet(
+        Name.PLAN_NOT_FROM_POD,
+        "PlanFromPod",
+        f"the plan comes from pod {active.pod_name}, whose execution is active",
+    )
+
+
+def no_pod_may_be_alive(facts: Facts) -> Condition:
+    """3: no pod of the sandbox could be hosting a live VM (section 15)."""
+    if facts.alive is None:
+        return _met(Name.NO_POD_MAY_BE_ALIVE, "NoPod", "no pod of the sandbox could be alive")
+    return _unmet(Name.NO_POD_MAY_BE_ALIVE, "PreviousPodMayBeAlive", facts.alive.why)
+
+
+def no_local_artifact(facts: Facts) -> Condition:
+    """4: the sandbox has no local artifact marker."""
+    if not facts.row.local_artifact_marker:
+        return _met(Name.NO_LOCAL_ARTIFACT, "NoMarker", "the row has no local artifact marker")
+    return _unmet(
+        Name.NO_LOCAL_ARTIFACT,
+        "LocalArtifactMarker",
+        f"node {facts.row.pinned_node} may hold state that exists nowhere else",
+    )
+
+
+def covers_activity(facts: Facts) -> Condition:
+    """5: captured at or after the last recorded command and the last recorded access."""
+    name, snapshot = Name.COVERS_ACTIVITY, facts.snapshot
+    if snapshot is None or snapshot.captured_at is None:
+        return _unmet(name, "NoStorageCopy", "there is no storage copy with a capture time")
+    for what, at in (("command", facts.row.last_command_at), ("access", facts.row.last_access_at)):
+        if at is not None and snapshot.captured_at < at:
+            return _unmet(
+                name,
+                "SnapshotBehindActivity",
+                f"the last {what} was recorded at {at:%Y-%m-%d %H:%M:%S} UTC, after snapshot "
+                f"{snapshot.id} was captured at {snapshot.captured_at:%Y-%m-%d %H:%M:%S} UTC",
+            )
+    return _met(
+        name, "Covered", f"snapshot {snapshot.id} was captured after the last recorded activity"
+    )
+
+
+def no_newer_snapshot(facts: Facts) -> Condition:
+    """6: no newer full snapshot is still uploading or has failed."""
+    name, snapshot = Name.NO_NEWER_SNAPSHOT, facts.snapshot
+    newer = [
+        s
+        for s in facts.fulls
+        if s.state is not SnapshotState.READY and (snapshot is None or is_newer(s, snapshot))
+    ]
+    if not newer:
+        return _met(name, "NoneNewer", "no newer full snapshot is uploading or has failed")
+    first = next((s for s in newer if s.state is SnapshotState.UPLOADING), newer[0])
+    uploading = first.state is SnapshotState.UPLOADING
+    return _unmet(
+        name,
+        "NewerSnapshotUploading" if uploading else "NewerSnapshotFailed",
+        f"newer snapshot {first.id} {'is still uploading' if uploading else 'has failed'}",
+    )
+
+
+def no_capture_since(facts: Facts) -> Condition:
+    """7: for a row in state `restoring`, no full snapshot was captured after the restore began."""
+    name, began = Name.NO_CAPTURE_SINCE, facts.row.restore_started_at
+    if facts.row.state is not SandboxState.RESTORING or began is None:
+        return _met(name, "NotRestoring", "the row is not in state restoring")
+    since = next(
+        (s for s in facts.fulls if s.captured_at is not None and s.captured_at > began), None
+    )
+    if since is None:
+        return _met(name, "NoneCaptured", "nothing was captured since the restore began")
+    return _unmet(
+        name,
+        "CapturedSinceRestoreBegan",
+        f"snapshot {since.id} was captured after the restore began at "
+        f"{began:%Y-%m-%d %H:%M:%S} UTC: somebody ran this sandbox meanwhile",
+    )
+
+
+CONDITIONS: Final[tuple[Callable[[Facts], Condition], ...]] = (
+    pinned_node_cannot_load,
+    plan_not_from_pod,
+    no_pod_may_be_alive,
+    no_local_artifact,
+    covers_activity,
+    no_newer_snapshot,
+    no_capture_since,
+)
+
+
+def _met(name: Name, reason: str, message: str) -> Condition:
+    return Condition(name=name, met=True, reason=reason, message=message)
+
+
+def _unmet(name: Name, reason: str, message: str) -> Condition:
+    return Condition(name=name, met=False, reason=reason, message=message)
+
+
+def storage_copy(
+    fulls: tuple[Snapshot, ...], named: str | None, *, prefixes: tuple[str, ...]
+) -> Snapshot | None:
+    """The snapshot of section 14 where it is `ready` and in storage: the named one, else the
+    newest ready full one."""
+    ready = [s for s in fulls if s.state is SnapshotState.READY and s.captured_at is not None]
+    if named is not None:
+        ready = [s for s in ready if s.id == named]
+    found = max(ready, key=lambda s: (s.captured_at, s.id), default=None)
+    uri = found.storage_uri if found is not None else None
+    if uri is None or (prefixes and not uri.startswith(prefixes)):
+        return None
+    return found
+
+
+def full_snapshots(view: SandboxView) -> tuple[Snapshot, ...]:
+    """The sandbox's full snapshots."""
+    return tuple(s for s in view.snapshots if s.kind is SnapshotKind.FULL)
