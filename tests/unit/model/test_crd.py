@@ -271,6 +271,8 @@ ATTEMPTS = whole(
 REDIRECTS = whole(
     RedirectStatus,
     decision=WORDS,
+    blocked_by=WORDS,
+    message=WORDS,
     conditions=lists(
         whole(RedirectCondition, name=WORDS, met=st.booleans(), reason=WORDS, message=WORDS)
     ),
