@@ -45,6 +45,7 @@ from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
+from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.intake import Intake
 from sandbox_restore.restore.placing import Placer, PlacingConfig
@@ -53,10 +54,11 @@ from sandbox_restore.restore.reader import WorldReader
 from sandbox_restore.restore.reconciler import Reconciler
 from sandbox_restore.restore.reporter import Reporter
 from sandbox_restore.restore.state import ClusterState
+from sandbox_restore.restore.stranded import by_reason, stranded_rows
 from sandbox_restore.restore.sweep import Sweeper
 from sandbox_restore.restore.views import ViewCache
 from sandbox_restore.restore.watches import WatchLog
-from sandbox_restore.restore.world import PlannerConfig, Retire, Step
+from sandbox_restore.restore.world import BeginAttempt, PlannerConfig, Retire, Step
 from sandbox_restore.settings import Settings
 from sandbox_restore.store.listener import ChangeListener
 from sandbox_restore.store.store import Store
@@ -221,8 +223,10 @@ class _Operator:
         )
         self.state = ClusterState(fleet)
         warm_by = time.monotonic() + settings.cold_cache_wait.total_seconds()
+        self.breaker = Breaker(settings.circuit_window)
         self.placer = Placer(
             fleet=fleet,
+            breaker=self.breaker,
             template=self.template,
             compatibility=settings.compatibility,
             config=PlacingConfig(
@@ -252,6 +256,7 @@ class _Operator:
             on_finished=lambda _restore, said: self.metrics.finished.labels(
                 "succeeded" if said.succeeded else "failed", said.reason
             ).inc(),
+            on_blocked=lambda condition: self.metrics.redirects.labels("blocked", condition).inc(),
         )
         budget = RedirectBudget(settings.redirects_per_minute)
         reader = WorldReader(
@@ -281,11 +286,25 @@ class _Operator:
             views=self.views,
             reader=reader,
             budget=budget,
+            breaker=self.breaker,
             clock=utc_now,
             requeue=self.queue.add_after,
             on_step=self._count_step,
         )
-        self.sweeper = Sweeper(store=self.store, state=self.state, intake=self.intake)
+        self.sweeper = Sweeper(
+            store=self.store,
+            state=self.state,
+            intake=self.intake,
+            stranded=lambda rows: stranded_rows(
+                rows,
+                fleet,
+                settings.compatibility,
+                now=utc_now(),
+                gone_grace=settings.node_gone_grace,
+                observation_ttl=settings.observation_ttl,
+            ),
+            on_stranded=lambda rows: self.metrics.set_stranded(by_reason(rows)),
+        )
         self.health.ages = self.watch_log.ages
         self.health.index_warm = lambda: fleet.warm
         self.health.refresh = self._refresh_gauges
@@ -330,6 +349,7 @@ class _Operator:
             await stack.enter_async_context(self._reconciling())
             for name, interval, once in (
                 ("sweep", settings.sweep_interval, self.sweeper.sweep),
+                ("observations", settings.sweep_interval, self._read_observations),
                 ("resync", settings.resync_interval, self._resync),
                 ("relist", settings.relist_interval, self._relist_all),
             ):
@@ -412,6 +432,8 @@ class _Operator:
 
     def _count_step(self, step: Step) -> None:
         self.metrics.steps.labels(type(step).__name__).inc()
+        if isinstance(step, BeginAttempt) and step.redirect is not None:
+            self.metrics.redirects.labels("redirected", "").inc()
         if isinstance(step, Retire) and step.failure_class is not None:
             self.metrics.failures.labels(step.failure_class).inc()
 
@@ -477,6 +499,12 @@ class _Operator:
             self.views.drop(sandbox_id)
         self.intake.concerned(waiting, slow=True)
 
+    async def _read_observations(self) -> None:
+        """What an operator before this one, or beside it, has seen hosts do (section 11)."""
+        if self.settings.circuit_window:
+            since = utc_now() - self.settings.circuit_window
+            self.breaker.record(reversed(await self.store.observations(since)))
+
     async def _ping(self) -> None:
         while True:
             self.database_problem = await _problem(self.store.ping())
@@ -496,8 +524,18 @@ class _Operator:
     def _refresh_gauges(self) -> None:
         self.metrics.queue_depth.set(len(self.queue))
         self.metrics.index_warm.set(int(self.state.fleet.warm))
+        self._refresh_circuits()
         for kind, age in self.watch_log.ages().items():
             self.metrics.watch_age.labels(kind).set(-1 if age is None else age)
+
+    def _refresh_circuits(self) -> None:
+        now = utc_now()
+        published = self.state.fleet.published(now=now)
+        self.metrics.circuit_open.clear()
+        for cpu in self.breaker.captures(now):
+            loaders = self.settings.compatibility.loaders(cpu, (), published)
+            found = self.breaker.verdict(cpu, loaders, now=now)
+            self.metrics.circuit_open.labels(cpu).set(int(found is not None))
 
     @asynccontextmanager
     async def _background(self, name: str, work: Awaitable[None]) -> AsyncIterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from sandbox_restore import __version__
@@ -23,6 +25,23 @@ class Metrics:
         )
         self.failures = self._counter(
             "attempt_failures", "Attempts that ended without a load, by class.", "class"
+        )
+        self.redirects = self._counter(
+            "redirects",
+            "Redirects of stranded restores to storage, by result and the condition that blocked.",
+            "result",
+            "condition",
+        )
+        self.circuit_open = self._gauge(
+            "circuit_open",
+            "1 while every loader of this capture CPU has refused it lately.",
+            "capture_cpu",
+        )
+        self.stranded = self._gauge(
+            "stranded",
+            "Sandboxes that the node they are pinned to cannot load, by capture CPU and reason.",
+            "capture_cpu",
+            "reason",
         )
         self.api_writes = self._counter(
             "api_writes",
@@ -67,6 +86,12 @@ class Metrics:
     def api_write(self, verb: str, path: str) -> None:
         """One write request is sent."""
         self.api_writes.labels(verb, resource_of(path)).inc()
+
+    def set_stranded(self, counted: Mapping[tuple[str, str], int]) -> None:
+        """What one sweep found; what it did not find is zero again."""
+        self.stranded.clear()
+        for (capture_cpu, reason), number in counted.items():
+            self.stranded.labels(capture_cpu, reason).set(number)
 
     def text(self) -> bytes:
         """The exposition format."""

@@ -182,6 +182,11 @@ class Settings(BaseSettings):
     """How long a node that refused a snapshot as CPU-incompatible is avoided. Longer wastes fewer
     attempts; shorter notices sooner that a firmware update has mended the node."""
 
+    circuit_window: Duration = _duration("10m", section=RESCUE, at_least="0s", at_most="24h")
+    """When, within this time, every CPU that is said to load the snapshots of one capture CPU has
+    refused one, attempts from that capture CPU are held back until a refusal is this old or a load
+    succeeds. `0s` switches this off."""
+
     redirects_per_minute: int = _setting(
         60, section=RESCUE, expects="a whole number from 0 to 10000", ge=0, le=10_000
     )

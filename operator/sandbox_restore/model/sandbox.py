@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from msgspec import Struct
+
 
 class SandboxState(StrEnum):
     SUSPENDED = "suspended"
@@ -161,6 +163,31 @@ class NodeCpuSpan:
     first_seen_at: datetime
     last_seen_at: datetime
     """The span holds from first to last seen, both included."""
+
+
+class LeftPinned(Struct, frozen=True, gc=False, array_like=True):
+    """A row that a restore left pinned, with what tells whether it is stranded (section 10).
+
+    An array in JSON: there can be tens of thousands of them.
+    """
+
+    sandbox_id: str
+    namespace: str
+    pinned_node: str
+    marker: bool
+    failure_class: str | None
+    """Of the newest execution."""
+    node_name: str | None
+    node_uid: str | None
+    """The Node on which the newest execution ran."""
+    retired_at: datetime | None
+    snapshot_id: str | None
+    """The newest ready full snapshot."""
+    captured_at: datetime | None
+    uploaded_by: str | None
+    host_cpu: str | None
+    ancestor_cpus: tuple[str, ...] | None
+    in_storage: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from sandbox_restore.placement.decision import (
     NodeRef,
     PlacementDecision,
     PlacementRequest,
+    Reason,
     decide,
     loader_nodes,
 )
@@ -44,6 +45,7 @@ from sandbox_restore.placement.pod import (
 )
 from sandbox_restore.placement.reachable import reachable
 from sandbox_restore.placement.template import PodTemplate
+from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.redirect import Loaders, fresh_refusals
@@ -91,12 +93,14 @@ class Placer:
         template: PodTemplate,
         compatibility: Compatibility,
         config: PlacingConfig,
+        breaker: Breaker,
         may_wait_for_cache: Callable[[], bool] = lambda: False,
     ) -> None:
         self._fleet = fleet
         self._template = template
         self._compatibility = compatibility
         self._config = config
+        self._breaker = breaker
         self._may_wait = may_wait_for_cache
         self._held: OrderedDict[str, PlacementStatus] = OrderedDict()
 
@@ -133,10 +137,19 @@ class Placer:
         request = self._request(restore, choice.snapshot, view, self._gate(restore), now)
         decision = decide(request, self._fleet, self._compatibility, now=now)
         if not decision.held:
-            return None
+            return self._circuit(decision, now)
         explained = explanation(decision, request, self._fleet)
         self._remember(restore.uid, placement_status(decision, explained))
         return Hold(reason=str(decision.reason), message=message(decision, explained))
+
+    def _circuit(self, decision: PlacementDecision, now: datetime) -> Hold | None:
+        """Section 11: no attempt is burned on loaders that all refuse; `Ignore` overrides it."""
+        if decision.gate is not Gate.ON or decision.reason is Reason.POLICY_IGNORE:
+            return None
+        found = self._breaker.verdict(decision.capture_cpu, decision.loaders, now=now)
+        if found is None:
+            return None
+        return Hold(reason="CircuitOpen", message=found.words, recheck_at=found.until)
 
     def _remember(self, uid: str, status: PlacementStatus) -> None:
         self._held[uid] = status

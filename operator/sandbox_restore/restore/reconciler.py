@@ -28,12 +28,17 @@ from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.model.sandbox import (
+    Execution,
+    LoadObservation,
+    LoadResult,
     Outcome,
     SandboxState,
     SandboxView,
 )
 from sandbox_restore.placement.pod import NodeSelectorConflictError
+from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
+from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.outcome import retire_unstarted
 from sandbox_restore.restore.placing import PlacementHeldError, Placer, Placing
 from sandbox_restore.restore.planner import plan
@@ -95,6 +100,7 @@ class Reconciler:
         views: ViewCache,
         reader: WorldReader,
         budget: RedirectBudget,
+        breaker: Breaker,
         clock: Callable[[], datetime],
         requeue: Callable[[str, float], None],
         on_step: Callable[[Step], None] = lambda _step: None,
@@ -107,6 +113,7 @@ class Reconciler:
         self._views = views
         self._reader = reader
         self._budget = budget
+        self._breaker = breaker
         self._redirects: dict[str, dict[str, Redirect]] = {}
         self._clock = clock
         self._requeue = requeue
@@ -285,6 +292,14 @@ class Reconciler:
         )
         if view is not None:
             self._views.put(view, uids)
+        self._observe(
+            world.view,
+            step.execution,
+            LoadResult.LOADED,
+            node_name=step.pod.node_name,
+            node_uid=node_uid,
+            node_cpu=node_cpu,
+        )
         log.info("snapshot_loaded", **_keys(world, pod=step.pod.name, node=step.pod.node_name))
 
     async def _delete_pod(self, step: DeletePod, world: World) -> None:
@@ -479,6 +494,35 @@ class Reconciler:
             redirected=step.redirect is not None,
         )
 
+    def _observe(
+        self,
+        view: SandboxView | None,
+        execution: Execution,
+        result: LoadResult,
+        *,
+        node_name: str,
+        node_uid: str | None,
+        node_cpu: str | None,
+    ) -> None:
+        """Tells the circuit breaker at once what the row keeps as an observation (section 11)."""
+        snapshots = view.snapshots if view is not None else ()
+        recorded = next((s.host_cpu for s in snapshots if s.id == execution.snapshot_id), None)
+        self._breaker.record(
+            [
+                LoadObservation(
+                    execution_id=execution.id,
+                    sandbox_id=execution.sandbox_id,
+                    snapshot_id=execution.snapshot_id,
+                    result=result,
+                    capture_cpu=execution.capture_cpu or recorded,
+                    node_name=node_name,
+                    node_uid=node_uid,
+                    node_cpu=node_cpu,
+                    observed_at=self._clock(),
+                )
+            ]
+        )
+
     def _identity(self, node: NodeFacts | None) -> tuple[str | None, str | None]:
         """UID and CPU of a node as just read from the API server."""
         if node is None:
@@ -505,6 +549,15 @@ class Reconciler:
             node_uid=node_uid,
             node_cpu=node_cpu,
         )
+        if step.failure_class == FailureClass.CPU_INCOMPATIBLE.value and step.node_name is not None:
+            self._observe(
+                live.view,
+                step.execution,
+                LoadResult.CPU_INCOMPATIBLE,
+                node_name=step.node_name,
+                node_uid=node_uid,
+                node_cpu=node_cpu,
+            )
         if step.execution.pod_name is not None and locked.view is not None:
             self._state.forget_gone(locked.view.sandbox.namespace, step.execution.pod_name)
         log.info(

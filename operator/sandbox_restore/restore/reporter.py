@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 import structlog
+from msgspec import UNSET
 
 from sandbox_restore.errors import PermissionDeniedError, RejectedError
 from sandbox_restore.kube.objects import KubeObjects
@@ -37,12 +38,14 @@ class Reporter:
         placer: Placer,
         instance: str,
         on_finished: Callable[[Restore, Said], None] = lambda _restore, _said: None,
+        on_blocked: Callable[[str], None] = lambda _condition: None,
     ) -> None:
         self._state = state
         self._kube = kube
         self._placer = placer
         self._instance = instance
         self._on_finished = on_finished
+        self._on_blocked = on_blocked
 
     async def report(
         self,
@@ -99,6 +102,8 @@ class Reporter:
             return
         for item in news(restore, status):
             await self.announce(restore, item, now=now)
+            if item.reason == "RedirectBlocked" and status.redirect is not UNSET:
+                self._on_blocked(status.redirect.blocked_by)
         after = await self._kube.apply_status(restore, as_json(status))
         if after is None:
             self._state.remove_restore(restore.namespace, restore.name, restore.uid)

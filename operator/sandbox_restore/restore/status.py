@@ -41,6 +41,7 @@ DISRUPTIVE = (
     "Stranded",
     "RedirectBlocked",
     "MarkerGivenUp",
+    "CircuitOpen",
 )
 """Events of type Warning: a person must act, or soon may have to."""
 
@@ -248,6 +249,13 @@ def news(restore: Restore, status: RestoreStatus) -> list[News]:
             )
     done = next(c for c in status.conditions if c.type == "Succeeded")
     found += _rescue_news(restore, status)
+    before = restore.condition("Succeeded")
+    if done.reason == "CircuitOpen" and (before is None or before.reason != done.reason):
+        found.append(
+            News(
+                reason="CircuitOpen", note=done.message, identity=f"circuit-{len(status.attempts)}"
+            )
+        )
     if done.status != "Unknown" and not restore.finished:
         reason = "RestoreSucceeded" if done.status == "True" else "RestoreFailed"
         found.append(

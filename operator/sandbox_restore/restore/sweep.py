@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
 from sandbox_restore.errors import UnavailableError
+from sandbox_restore.model.sandbox import LeftPinned
 from sandbox_restore.restore.intake import Intake
 from sandbox_restore.restore.state import ClusterState
+from sandbox_restore.restore.stranded import StrandedRow
 from sandbox_restore.store.store import Store
 
 log = structlog.get_logger()
@@ -17,10 +20,22 @@ log = structlog.get_logger()
 class Sweeper:
     """Puts sandboxes on the queue whose rows wait for something that nobody tells."""
 
-    def __init__(self, *, store: Store, state: ClusterState, intake: Intake) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        state: ClusterState,
+        intake: Intake,
+        stranded: Callable[[list[LeftPinned]], list[StrandedRow]],
+        on_stranded: Callable[[list[StrandedRow]], None],
+    ) -> None:
+        """`stranded` judges the rows that restores left pinned; `on_stranded` is told of each
+        pass's finding, for metrics."""
         self._store = store
         self._state = state
         self._intake = intake
+        self._stranded = stranded
+        self._on_stranded = on_stranded
 
     async def first_sweep(self) -> None:
         """At start: also active executions whose pod is gone, which no event tells of any more."""
@@ -42,7 +57,8 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """Unreleased active executions whose restore is gone from the cache (the reconciler reads
-        it live, by UID), and `restoring` rows without an active execution."""
+        it live, by UID), `restoring` rows without an active execution, and stranded rows: all are
+        counted, those with a restore are looked at."""
         known = {r.uid for r in self._state.restores()}
         orphans = {
             e.sandbox_id
@@ -50,7 +66,20 @@ class Sweeper:
             if e.restore_uid not in known
         }
         stale = {row.sandbox_id for row in await self._store.restoring_without_active()}
-        found = orphans | stale
-        if found:
-            log.info("sweep_found", orphans=len(orphans), restoring=len(stale))
+        stranded = self._stranded(await self._store.left_pinned())
+        self._on_stranded(stranded)
+        waiting = {
+            row.sandbox_id
+            for row in stranded
+            if any(not r.finished for r in self._state.restores_of(row.sandbox_id))
+        }
+        found = orphans | stale | waiting
+        if found or stranded:
+            log.info(
+                "sweep_found",
+                orphans=len(orphans),
+                restoring=len(stale),
+                stranded=len(stranded),
+                stranded_waiting=len(waiting),
+            )
         self._intake.concerned(found, slow=True)

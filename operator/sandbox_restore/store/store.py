@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import asyncpg
 
-from sandbox_restore.model.sandbox import LoadObservation, NodeCpuSpan, SandboxView
+from sandbox_restore.model.sandbox import LeftPinned, LoadObservation, NodeCpuSpan, SandboxView
 from sandbox_restore.store.connection import SESSION, Connection, Observer, Query, readable
 from sandbox_restore.store.edge import DRIVER_ERRORS, redact, translated
 from sandbox_restore.store.locked import MARK_LOADED, LockedSandbox
@@ -184,6 +184,13 @@ class Store:
         """Rows that say `restoring` while nothing is active (section 14, the sweep)."""
         return decode_rows(await self._ask(RESTORING_WITHOUT_ACTIVE), RestoringRow)
 
+    async def left_pinned(self, *, limit: int = 200_000) -> list[LeftPinned]:
+        """Rows that a restore left pinned (section 10), whether a restore is open for them or not.
+
+        Which of them are stranded is the fleet's to say: see `restore.stranded`.
+        """
+        return decode_rows(await self._ask(LEFT_PINNED, limit), LeftPinned)
+
     async def released_retired(self, since: datetime) -> list[ReleasedExecution]:
         """Executions retired at or after `since` whose released pod may still be there."""
         return decode_rows(await self._ask(RELEASED_RETIRED, since), ReleasedExecution)
@@ -290,6 +297,32 @@ RESTORING_WITHOUT_ACTIVE = Query(
     WHERE s.state = 'restoring' AND n.state IS DISTINCT FROM 'active'
     """,
 )
+LEFT_PINNED = Query(
+    "left_pinned",
+    """
+    SELECT json_agg(json_build_array(
+        s.id, s.namespace, s.pinned_node, s.local_artifact_marker, e.failure_class, e.node_name,
+        e.node_uid, e.retired_at, x.id, x.captured_at, x.uploaded_by, x.host_cpu, x.ancestor_cpus,
+        x.storage_uri IS NOT NULL))::text
+    FROM (
+        SELECT s.id, s.namespace, s.pinned_node, s.local_artifact_marker
+        FROM sandbox_restore.sandbox s
+        WHERE s.pinned_node IS NOT NULL AND s.state IN ('restoring', 'failed')
+        ORDER BY s.pinned_node, s.id LIMIT $1::int) s
+    LEFT JOIN LATERAL (
+        SELECT e.state, e.failure_class, e.node_name, e.node_uid, e.retired_at
+        FROM sandbox_restore.execution e
+        WHERE e.sandbox_id = s.id ORDER BY e.seq DESC LIMIT 1) e ON true
+    LEFT JOIN LATERAL (
+        SELECT x.id, x.captured_at, x.uploaded_by, x.host_cpu, x.ancestor_cpus, x.storage_uri
+        FROM sandbox_restore.snapshot x
+        WHERE x.sandbox_id = s.id AND x.kind = 'full' AND x.state = 'ready'
+            AND x.captured_at IS NOT NULL
+        ORDER BY x.captured_at DESC LIMIT 1) x ON true
+    WHERE e.state IS DISTINCT FROM 'active'
+    """,
+)
+"""Section 10: one pass over the rows that restores left pinned, by their own partial index."""
 RELEASED_RETIRED = Query(
     "released_retired",
     """
