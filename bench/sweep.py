@@ -21,7 +21,7 @@ from sandbox_restore.model.names import HOST_CPU_LABEL
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.restore.stranded import stranded_rows
 from sandbox_restore.store.schema import migrate
-from sandbox_restore.store.store import Store
+from sandbox_restore.store.store import LEFT_PINNED, Store
 from tests.support.postgres import open_postgres
 
 NODES = 1_000
@@ -50,7 +50,8 @@ SELECT 'run-' || n, 'box-' || n, 'snap-' || n, 'storage', 'uid-' || n, 'wake', 1
     now(), CASE WHEN n > {stranded} THEN now() END, CASE WHEN n > {stranded} THEN now() END, now()
 FROM generate_series(1, {rows}) n;
 RESET session_replication_role;
-ANALYZE
+ANALYZE;
+CHECKPOINT
 """
 
 
@@ -74,7 +75,9 @@ def fleet() -> FleetIndex:
     return index
 
 
-async def measure(*, rows: int, stranded: int, repeat: int) -> dict[str, float]:
+async def measure(
+    *, rows: int, stranded: int, repeat: int, explain: bool = False
+) -> dict[str, float]:
     """Fills a database of its own and sweeps it; `seconds` is the median of `repeat` passes."""
     with open_postgres() as postgres:
         dsn = await postgres.create_database("bench_sweep")
@@ -89,6 +92,10 @@ async def measure(*, rows: int, stranded: int, repeat: int) -> dict[str, float]:
         )
         for statement in filled.split(";"):
             await connection.execute(statement, timeout=3600)
+        if explain:
+            sql = f"EXPLAIN (ANALYZE, BUFFERS) {LEFT_PINNED.sql}"
+            for line in await connection.fetch(sql, 200_000):
+                print(line[0], file=sys.stderr)
         await connection.close()
         index, compatibility = fleet(), Compatibility.parse("")[0]
         passes, found = [], 0
@@ -123,9 +130,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--stranded", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--explain", action="store_true", help="print the plan on standard error")
     given = parser.parse_args(arguments)
     print(f"writing {given.rows:,} sandboxes (some minutes)", file=sys.stderr)
-    found = asyncio.run(measure(rows=given.rows, stranded=given.stranded, repeat=given.repeat))
+    found = asyncio.run(
+        measure(
+            rows=given.rows, stranded=given.stranded, repeat=given.repeat, explain=given.explain
+        )
+    )
     if given.json:
         print(json.dumps(found))
     else:
