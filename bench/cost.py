@@ -30,6 +30,9 @@ UNRELATED = {
     "active_executions",
     "unreleased_active",
     "restoring_without_active",
+    "left_pinned",
+    "observations",
+    "counts",
 }
 """Statements that run by the clock or once, whatever is restored."""
 

@@ -48,7 +48,7 @@ from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.intake import Intake
-from sandbox_restore.restore.placing import Placer, PlacingConfig
+from sandbox_restore.restore.placing import Placer, Placing, PlacingConfig
 from sandbox_restore.restore.queue import KeyedQueue
 from sandbox_restore.restore.reader import WorldReader
 from sandbox_restore.restore.reconciler import Reconciler
@@ -290,6 +290,7 @@ class _Operator:
             clock=utc_now,
             requeue=self.queue.add_after,
             on_step=self._count_step,
+            on_placed=self._count_placed,
         )
         self.sweeper = Sweeper(
             store=self.store,
@@ -350,6 +351,7 @@ class _Operator:
             for name, interval, once in (
                 ("sweep", settings.sweep_interval, self.sweeper.sweep),
                 ("observations", settings.sweep_interval, self._read_observations),
+                ("counts", settings.sweep_interval, self._count_rows),
                 ("resync", settings.resync_interval, self._resync),
                 ("relist", settings.relist_interval, self._relist_all),
             ):
@@ -437,6 +439,13 @@ class _Operator:
         if isinstance(step, Retire) and step.failure_class is not None:
             self.metrics.failures.labels(step.failure_class).inc()
 
+    def _count_placed(self, placing: Placing) -> None:
+        told = [(placing.placement, "on" if placing.placement.gate else "off")]
+        if placing.observed is not None:
+            told.append((placing.observed, "observed"))
+        for status, gate in told:
+            self.metrics.decisions.labels(status.decision, status.reason, gate).inc()
+
     def _on_change(self, sandbox_id: str, version: int) -> None:
         if self.views.announced(sandbox_id, version) and self._is_ours(sandbox_id):
             self.queue.add(sandbox_id)
@@ -505,6 +514,16 @@ class _Operator:
             since = utc_now() - self.settings.circuit_window
             self.breaker.record(reversed(await self.store.observations(since)))
 
+    async def _count_rows(self) -> None:
+        """For the metrics: rows by state, and snapshots that no node of the fleet could load."""
+        counts = await self.store.counts()
+        published = self.state.fleet.published(now=utc_now())
+        self.metrics.set_rows(
+            counts.sandboxes,
+            counts.snapshots,
+            has_loader=lambda cpu: bool(self.settings.compatibility.loaders(cpu, (), published)),
+        )
+
     async def _ping(self) -> None:
         while True:
             self.database_problem = await _problem(self.store.ping())
@@ -524,6 +543,7 @@ class _Operator:
     def _refresh_gauges(self) -> None:
         self.metrics.queue_depth.set(len(self.queue))
         self.metrics.index_warm.set(int(self.state.fleet.warm))
+        self.metrics.set_fleet(self.state.fleet.counts())
         self._refresh_circuits()
         for kind, age in self.watch_log.ages().items():
             self.metrics.watch_age.labels(kind).set(-1 if age is None else age)

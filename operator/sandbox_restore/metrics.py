@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from sandbox_restore import __version__
+from sandbox_restore.fleet.index import CpuCount
 
 PREFIX = "sandbox_restore_"
 
@@ -18,7 +19,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.steps = self._counter("steps", "Steps carried out, by kind.", "step")
         self.decisions = self._counter(
-            "placement_decisions", "Placement decisions of pods made.", "decision", "reason"
+            "placement_decisions", "Placement decisions of pods made.", "decision", "reason", "gate"
         )
         self.finished = self._counter(
             "restores_finished", "Restores that ended, by result and reason.", "result", "reason"
@@ -63,7 +64,20 @@ class Metrics:
         self.watch_age = self._gauge(
             "watch_age_seconds", "Seconds since a watch was last heard of.", "watch"
         )
-        self.fleet_nodes = self._gauge("fleet_nodes", "Nodes by published CPU.", "cpu")
+        self.fleet_nodes = self._gauge(
+            "fleet_nodes",
+            "Nodes by CPU (empty: no usable label) and state; a node can have several states.",
+            "cpu",
+            "state",
+        )
+        self.sandboxes = self._gauge("sandboxes", "Rows of sandboxes, by state.", "state")
+        self.snapshots = self._gauge(
+            "snapshots",
+            "Ready full snapshots by capture CPU (empty: not recorded), and whether a node of the "
+            "fleet is labelled with a CPU that can load them.",
+            "capture_cpu",
+            "loader",
+        )
         self.index_warm = self._gauge("index_warm", "1 when the fleet index is complete.")
         self.leading = self._gauge("leading", "1 while this process holds the Lease.")
         build = Gauge(PREFIX + "build_info", "Version.", ["version"], registry=self.registry)
@@ -86,6 +100,30 @@ class Metrics:
     def api_write(self, verb: str, path: str) -> None:
         """One write request is sent."""
         self.api_writes.labels(verb, resource_of(path)).inc()
+
+    def set_fleet(self, counted: Mapping[str | None, CpuCount]) -> None:
+        """The node index as it is now."""
+        self.fleet_nodes.clear()
+        for cpu, count in counted.items():
+            for state in ("nodes", "ready", "cordoned", "tainted", "deleting", "blocked"):
+                name = "all" if state == "nodes" else state
+                self.fleet_nodes.labels(cpu or "", name).set(getattr(count, state))
+
+    def set_rows(
+        self,
+        sandboxes: Mapping[str, int],
+        snapshots: Mapping[str, int],
+        *,
+        has_loader: Callable[[str], bool],
+    ) -> None:
+        """What the last sweep counted in the database."""
+        self.sandboxes.clear()
+        for state, number in sandboxes.items():
+            self.sandboxes.labels(state).set(number)
+        self.snapshots.clear()
+        for cpu, number in snapshots.items():
+            known = str(has_loader(cpu)).lower() if cpu else "unknown"
+            self.snapshots.labels(cpu, known).set(number)
 
     def set_stranded(self, counted: Mapping[tuple[str, str], int]) -> None:
         """What one sweep found; what it did not find is zero again."""

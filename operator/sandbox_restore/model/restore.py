@@ -215,7 +215,11 @@ class RedirectStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether a stranded local-only plan may switch to storage."""
 
     decision: Annotated[
-        str, Meta(description="Redirect: the storage copy is used. Stay: the plan stays local.")
+        str,
+        Meta(
+            description="Redirect: the storage copy is used. Stay: the plan stays local."
+            " WouldRedirect, WouldStay: the same with the gate off, observed only."
+        ),
     ] = ""
     blocked_by: Annotated[str, Meta(description="Name of the first condition that is not met.")] = (
         ""

@@ -65,6 +65,8 @@ class Placing:
     placement: PlacementStatus
     observed: PlacementStatus | None = None
     """What the gate would have decided (section 5, observe)."""
+    would_change: bool = False
+    """Observed only: with the gate on, the pod would wait or look different."""
     log_fields: dict[str, object] = field(default_factory=dict)
 
 
@@ -109,6 +111,10 @@ class Placer:
     def gate_for(self, restore: Restore) -> bool:
         """Section 5: the gate of an attempt that begins now; kept in its execution."""
         return self._gate(restore) is Gate.ON
+
+    def observes(self, restore: Restore) -> bool:
+        """Section 5: what the gate would do is told, and nothing of it is done."""
+        return self._gate(restore) is Gate.OBSERVE
 
     def _gate(self, restore: Restore) -> Gate:
         return gate_for(
@@ -255,6 +261,7 @@ class Placer:
             pod=apply_decision(pod, decision),
             placement=placement_status(decision, explained),
             observed=observed,
+            would_change=decision.would_change,
             log_fields=log_fields(decision, explained),
         )
 

@@ -655,7 +655,7 @@ class _Planner:
 
     def _evacuate(self, restore: Restore, local: LocalPlan) -> Step | None:
         """Section 14: a storage plan confined to the target cohort, when it can lose nothing."""
-        found = redirect_of(self.world, self.view, restore)
+        found = redirect_of(self.world, self.view, restore, by_cpu=False)
         assert found is not None
         blocker = evacuation_blocker(found)
         if blocker is None and found.snapshot is not None:
@@ -809,11 +809,17 @@ class _Planner:
             planned=True,
             recheck_at=min(times, default=None),
             redirect=self._why_local(restore, execution),
+            observed=not execution.gate,
         )
 
     def _why_local(self, restore: Restore, execution: Execution) -> Redirect | None:
-        """Why a local-only attempt was not redirected: judged as if it had not begun."""
-        if execution.source is not Source.LOCAL or not execution.gate:
+        """Why a local-only attempt was not redirected: judged as if it had not begun.
+
+        With the gate off it is what the gate would do, where that is asked for (section 5).
+        """
+        if execution.source is not Source.LOCAL:
+            return None
+        if not execution.gate and not self.world.observes(restore):
             return None
         return redirect_of(self.world, self.view, restore)
 

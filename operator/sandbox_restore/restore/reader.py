@@ -182,6 +182,7 @@ class WorldReader:
             namespace_uid=namespace_uid,
             namespace_uids=self._namespace_uids,
             gate_for=self._placer.gate_for,
+            observes=self._placer.observes,
             hold_for=lambda restore, choice: self._placer.hold_for(restore, choice, view, now),
             capture_for=self._placer.capture_for,
             loaders_for=lambda restore, snapshot: self._placer.loaders_for(

@@ -104,6 +104,7 @@ class Reconciler:
         clock: Callable[[], datetime],
         requeue: Callable[[str, float], None],
         on_step: Callable[[Step], None] = lambda _step: None,
+        on_placed: Callable[[Placing], None] = lambda _placing: None,
     ) -> None:
         self._state = state
         self._store = store
@@ -118,6 +119,7 @@ class Reconciler:
         self._clock = clock
         self._requeue = requeue
         self._on_step = on_step
+        self._on_placed = on_placed
 
     async def reconcile(self, sandbox_id: str) -> None:
         """One pass. Raises this project's errors; the queue comes back with backoff."""
@@ -335,6 +337,7 @@ class Reconciler:
             await self._say_not_permitted(step.restore, error)
             raise
         placings[step.restore.uid] = placing
+        self._on_placed(placing)
         self._state.apply_pod(pod)
         log.info(
             "pod_created",

@@ -100,7 +100,8 @@ class Reporter:
             status = _keep_attempts(status, restore)
         if status == restore.status:
             return
-        for item in news(restore, status):
+        would_change = placing is not None and placing.would_change
+        for item in news(restore, status, would_change=would_change):
             await self.announce(restore, item, now=now)
             if item.reason == "RedirectBlocked" and status.redirect is not UNSET:
                 self._on_blocked(status.redirect.blocked_by)

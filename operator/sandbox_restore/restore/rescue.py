@@ -14,6 +14,7 @@ from sandbox_restore.restore.liveness import Verdict
 from sandbox_restore.restore.redirect import (
     Condition,
     Facts,
+    Loaders,
     Name,
     Redirect,
     evaluate,
@@ -31,8 +32,13 @@ def redirect_of(
     *,
     active: Execution | None = None,
     alive: Verdict | None = None,
+    by_cpu: bool = True,
 ) -> Redirect | None:
-    """The seven conditions for this restore's local-only plan; None: the row is not pinned."""
+    """The seven conditions for this restore's local-only plan; None: the row is not pinned.
+
+    `by_cpu` False: nothing about a CPU is read, and condition 1 is not met (an evacuation does not
+    need it, and asks with the gate off as well).
+    """
     row, config = view.sandbox, world.config
     if row.pinned_node is None:
         return None
@@ -40,7 +46,7 @@ def redirect_of(
     named = None if restore.spec.snapshot_id is UNSET else restore.spec.snapshot_id
     copy = storage_copy(fulls, named, prefixes=config.storage_uri_prefixes)
     meant = copy or next((s for s in fulls if s.id == named), None) or newest_captured(fulls)
-    loaders = world.loaders_for(restore, meant)
+    loaders = world.loaders_for(restore, meant) if by_cpu else Loaders(warm=False)
     return evaluate(
         Facts(
             row=row,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sandbox_restore.model import names
 from sandbox_restore.model.restore import (
@@ -24,7 +24,6 @@ from sandbox_restore.model.restore import (
 from sandbox_restore.model.sandbox import Execution, Outcome, Source
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.outcome import failed_attempts
-from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.world import Said
 
 ORDER = ("Planned", "Placed", "Succeeded", "Stranded", "Redirected")
@@ -73,7 +72,7 @@ def new_status(
         conditions=_conditions(restore, said, own, now),
         plan=said.plan if said.plan is not None else old.plan,
         placement=placement if placement is not None else old.placement,
-        redirect=_redirect(said.redirect) if said.redirect is not None else old.redirect,
+        redirect=_redirect(said, old.redirect),
         observed=observed if observed is not None else old.observed,
         attempts=[_attempt(a) for a in own[-KEPT_ATTEMPTS:]],
         failed_attempts=len(failed_attempts(own, restore.uid)),
@@ -109,10 +108,14 @@ def _suspended_since(restore: Restore, now: datetime) -> datetime:
     return restore.created if not restore.status.conditions else now.replace(microsecond=0)
 
 
-def _redirect(found: Redirect) -> RedirectStatus:
+def _redirect(said: Said, old: RedirectStatus | UnsetType) -> RedirectStatus | UnsetType:
+    found = said.redirect
+    if found is None:
+        return old
     blocker = found.blocker
+    decision = "Redirect" if found.allowed else "Stay"
     return RedirectStatus(
-        decision="Redirect" if found.allowed else "Stay",
+        decision=f"Would{decision}" if said.observed else decision,
         conditions=[
             RedirectCondition(name=c.name.value, met=c.met, reason=c.reason, message=c.message)
             for c in found.conditions
@@ -126,7 +129,7 @@ def _rescue_conditions(
     restore: Restore, said: Said, own: list[Execution]
 ) -> dict[str, tuple[str, str, str]]:
     """`Stranded` and `Redirected`, where they apply (api.md)."""
-    found = said.redirect
+    found = said.redirect if not said.observed else None
     last = own[-1] if own else None
     if last is not None and is_redirected(last) and restore.spec.evacuation is UNSET:
         words = (
@@ -227,11 +230,22 @@ def _progress(execution: Execution) -> str:
 # --- Events: one per change, none per pass
 
 
-def news(restore: Restore, status: RestoreStatus) -> list[News]:
-    """What has changed between the status that the restore has and the new one."""
+def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False) -> list[News]:
+    """What has changed between the status that the restore has and the new one.
+
+    `would_change`: the pod that was made would look different, or wait, with the gate on.
+    """
     old = restore.status
     found: list[News] = []
     found += _placement_news(restore, status)
+    if would_change and status.observed is not UNSET:
+        found.append(
+            News(
+                reason="PlacementWouldChange",
+                note=f"pod {status.pod_name}, with the gate on: {status.observed.message}",
+                identity=status.pod_name,
+            )
+        )
     known = {(a.attempt, a.outcome) for a in old.attempts}
     for attempt in status.attempts:
         if (
@@ -249,6 +263,7 @@ def news(restore: Restore, status: RestoreStatus) -> list[News]:
             )
     done = next(c for c in status.conditions if c.type == "Succeeded")
     found += _rescue_news(restore, status)
+    found += _observed_news(restore, status)
     before = restore.condition("Succeeded")
     if done.reason == "CircuitOpen" and (before is None or before.reason != done.reason):
         found.append(
@@ -262,6 +277,22 @@ def news(restore: Restore, status: RestoreStatus) -> list[News]:
             News(reason=reason, note=f"{done.reason}: {done.message}", identity="finished")
         )
     return found
+
+
+def _observed_news(restore: Restore, status: RestoreStatus) -> list[News]:
+    """Section 5, observe: the gate would have redirected this attempt."""
+    old, new = restore.status.redirect, status.redirect
+    if new is UNSET or new.decision != "WouldRedirect":
+        return []
+    if old is not UNSET and old.decision == new.decision:
+        return []
+    return [
+        News(
+            reason="PlacementWouldChange",
+            note=f"with the gate on: {new.message}",
+            identity=f"redirect-{len(status.attempts)}",
+        )
+    ]
 
 
 def _rescue_news(restore: Restore, status: RestoreStatus) -> list[News]:

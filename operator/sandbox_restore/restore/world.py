@@ -79,6 +79,8 @@ class World:
     """Restore UID to the UID of the namespace that it lives in, where the row asks for it."""
     gate_for: Callable[[Restore], bool] = lambda _restore: False
     """The gate for an attempt that begins now (section 5)."""
+    observes: Callable[[Restore], bool] = lambda _restore: False
+    """The gate is off and what it would do is told (section 5)."""
     hold_for: Callable[[Restore, StoragePlan | LocalPlan], Hold | None] = lambda _r, _c: None
     """Whether the pod of an attempt that begins now must wait, or can never be (section 8)."""
     capture_for: Callable[[Snapshot], str | None] = lambda _snapshot: None
@@ -262,6 +264,8 @@ class Said:
     recheck_at: datetime | None = None
     redirect: Redirect | None = None
     """The seven conditions, where they were judged."""
+    observed: bool = False
+    """They were judged only to tell what the gate would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
