@@ -135,6 +135,7 @@ class WorldReader:
         node = await self._kube.node(name)
         if node is None:
             return NodeSighting(name=name, node=None, absent_since=self._absent_since(name))
+        self._state.forget_absent(name)
         return NodeSighting(name=name, node=self._state.timed(node))
 
     def _absent_since(self, name: str) -> datetime:
@@ -188,7 +189,7 @@ class WorldReader:
             loaders_for=lambda restore, snapshot: self._placer.loaders_for(
                 restore, snapshot, view, now
             ),
-            redirect_wait=lambda: self._budget.wait(now),
+            redirect_wait=lambda: self._budget.wait(sandbox_id, now),
             config=self._config,
         )
 

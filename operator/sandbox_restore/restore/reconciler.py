@@ -484,7 +484,7 @@ class Reconciler:
             capture_cpu=step.capture_cpu,
         )
         if step.redirect is not None:
-            self._budget.take(live.now)
+            self._budget.take(live.sandbox_id, live.now)
             self._redirects[live.sandbox_id] = {step.restore.uid: step.redirect}
         log.info(
             "attempt_begun",

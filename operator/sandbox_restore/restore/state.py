@@ -101,6 +101,10 @@ class ClusterState:
         """
         return self._absent_since.setdefault(name, now)
 
+    def forget_absent(self, name: str) -> None:
+        """A live read shows a Node of that name, whatever the index has heard of it so far."""
+        self._absent_since.pop(name, None)
+
     # --- nodes
 
     def apply_node(self, node: NodeFacts, now: datetime) -> set[str]:
