@@ -108,7 +108,6 @@ class Nasty:
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
-        self._null_terms = True
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -197,13 +196,11 @@ class Nasty:
 
     # --- pods
 
-    def pod(self, names: Sequence[str], *, odd: float = 0.15, null_terms: bool = True) -> Json:
+    def pod(self, names: Sequence[str], *, odd: float = 0.15) -> Json:
         """A Pod that asks for some of the nodes.
 
-        `odd`: how often something is not as it should be. `null_terms`: a required term may be
-        null, which Go reads as an empty one.
+        `odd`: how often something is not as it should be.
         """
-        self._null_terms = null_terms
         spec: Json = {}
         if self.chance(0.25):
             spec["nodeSelector"] = self._selector(odd)
@@ -265,11 +262,11 @@ class Nasty:
         return {"nodeSelectorTerms": [self.term(names, odd=odd) for _ in range(count)]}
 
     def term(self, names: Sequence[str], *, odd: float) -> Json | None:
-        """A node selector term; now and then an empty one, in one of its shapes."""
+        """A node selector term; now and then an empty one, in one of its shapes. Null is one."""
         if self.chance(odd):
             empty: tuple[Json | None, ...] = (
                 {},
-                None if self._null_terms else {},
+                None,
                 {"matchExpressions": []},
                 {"matchFields": None},
                 {"matchExpressions": [], "matchFields": []},

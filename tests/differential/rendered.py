@@ -57,7 +57,7 @@ class Restore:
 def restore(nasty: Nasty, index: FleetIndex, node_names: Sequence[str]) -> Restore | None:
     """A restore of a nasty template on this fleet; None when no pod is to be made for it."""
     odd = 0.15 if nasty.chance(0.3) else 0.03
-    spec = nasty.pod(node_names, odd=odd, null_terms=False)["spec"]
+    spec = nasty.pod(node_names, odd=odd)["spec"]
     for part in ("nodeSelector", "affinity"):
         if nasty.chance(0.4):
             spec.pop(part, None)
