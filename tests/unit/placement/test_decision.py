@@ -59,7 +59,9 @@ def test_restore_requires_the_capture_cpu_only_when_a_schedulable_host_has_it() 
 
 
 @pytest.mark.parametrize("unschedulable", [False, True])
-def test_with_the_gate_off_a_restore_requires_no_cpu(unschedulable: bool) -> None:
+def test_restore_requires_the_capture_cpu_only_when_a_schedulable_host_has_it_gate_off(
+    unschedulable: bool,
+) -> None:
     index = fleet(node("same", INTEL_A, unschedulable=unschedulable), node("other", AMD))
     found = decided(request(gate=Gate.OFF), index)
     assert (found.outcome, found.reason) == (Outcome.UNCONSTRAINED, Reason.GATE_OFF)
