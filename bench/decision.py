@@ -5,6 +5,9 @@ before, and one node changes for every ten decisions, so that nothing is answere
 the last answer. Times are CPU time of the thread, for a decision waits for nothing, and other
 programs on the machine are not its cost; what they do to caches still shows, and `--repeat` keeps
 the best of several runs. Garbage collection stays on.
+
+Beside it, for the same restores on the same fleet: a plain scan in Python over the records
+(`scan`), and kube-scheduler's own filter plugins looped over the nodes in Go (`plugins`).
 """
 
 from __future__ import annotations
@@ -13,50 +16,27 @@ import argparse
 import gc
 import json
 import random
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
+from bench._beside import plugin_times, scan_times
+from bench._fleet import NOW, changed, cpu_name, fresh, make_node, requests
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.index import FleetIndex
-from sandbox_restore.model import names
-from sandbox_restore.model.node import NodeFacts, Taint
-from sandbox_restore.model.sandbox import Snapshot
-from sandbox_restore.placement.decision import PlacementRequest, decide
+from sandbox_restore.model.node import NodeFacts
+from sandbox_restore.placement.decision import decide
 from sandbox_restore.placement.explain import explanation, message
-from sandbox_restore.placement.gate import Gate
-from sandbox_restore.placement.match import PodRequirements
-from sandbox_restore.placement.reachable import Demand
+from tests.support.oracle import Oracle
+from tests.support.testbed import BuildError
 
-NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 SIZES: Final = (1_000, 15_000, 100_000)
-LABELS: Final = 28
-"""Labels of a node besides ours and its host name; cloud nodes carry 20 to 40."""
-GROUPS: Final = 8
-
-TEMPLATE: Final[dict[str, Any]] = {
-    "spec": {
-        "nodeSelector": {"kubernetes.io/arch": "amd64"},
-        "tolerations": [{"key": "sandboxes", "operator": "Exists", "effect": "NoSchedule"}],
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {
-                            "matchExpressions": [
-                                {"key": "pool", "operator": "In", "values": ["p0", "p1", "p2"]},
-                                {"key": "disk", "operator": "NotIn", "values": ["hdd"]},
-                            ]
-                        }
-                    ]
-                }
-            }
-        },
-    }
-}
+BESIDE: Final = 30
+"""Restores for which the scan and the plugins are asked; they take long on a large fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,65 +55,13 @@ class Figures:
     heartbeat_p99_us: float
     event_p50_us: float
     event_p99_us: float
+    scan_p50_us: float
+    scan_p99_us: float
+    plugins_p50_us: float | None
+    plugins_p99_us: float | None
+    """None where the program that links the plugins is not there."""
     fill_us_per_node: float
-    bytes_per_node: float
-
-
-def cpu_name(number: int) -> str:
-    return f"intel-6-{number + 1}-{number % 7}"
-
-
-def node_name(number: int) -> str:
-    return f"ip-10-{number >> 16 & 255}-{number >> 8 & 255}-{number & 255}.region.compute.internal"
-
-
-def make_node(number: int, *, cpus: int, dice: random.Random) -> NodeFacts:
-    """A node as a cloud makes one: many labels, few taints, some cordoned or being deleted."""
-    name = node_name(number)
-    labels = {f"cloud.example.com/label-{i:02}": f"value-{number % (3 + i)}" for i in range(LABELS)}
-    labels |= {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/arch": "amd64" if number % 10 else "arm64",
-        "pool": f"p{number % 5}",
-        "disk": "hdd" if number % 11 == 0 else "nvme",
-        names.NODE_GROUP_LABEL: f"group-{number % GROUPS}",
-    }
-    if number % 29:
-        labels[names.HOST_CPU_LABEL] = cpu_name(dice.randrange(cpus))
-    if number % 97 == 0:
-        labels[names.PLACEMENT_BLOCK_LABEL] = "draining"
-    taints: tuple[Taint, ...] = (Taint("sandboxes", "", "NoSchedule"),)
-    if number % 53 == 0:
-        taints = (*taints, Taint("gpu", f"model-{number % 9}", "NoSchedule"))
-    if number % 499 == 0:
-        taints = (*taints, Taint("to-be-deleted", str(number), "NoSchedule"))
-    return NodeFacts(
-        name=name,
-        uid=f"{dice.getrandbits(128):032x}",
-        created=NOW - timedelta(days=1, seconds=number),
-        labels=dict(sorted(labels.items())),  # as the API server sends them
-        taints=taints,
-        unschedulable=number % 41 == 0,
-        deleting=number % 1009 == 0,
-        ready=True,
-        ready_since=NOW - timedelta(seconds=number),
-        services_ready=number % 13 != 0,
-        network_slots=number % 64,
-        resource_version=number + 1,
-    )
-
-
-def fresh(facts: NodeFacts) -> NodeFacts:
-    """The same node as another event would bring it: equal, and no object the same."""
-    return replace(
-        facts,
-        name="".join(facts.name),
-        uid=facts.uid[:16] + facts.uid[16:],
-        labels={key[:3] + key[3:]: value[:1] + value[1:] for key, value in facts.labels.items()},
-        taints=tuple(replace(taint) for taint in facts.taints),
-        created=facts.created + timedelta(0),
-        resource_version=facts.resource_version + 10**7,
-    )
+    bytes_per_node: float | None
 
 
 def timed(actions: Iterator[Callable[[], object]]) -> list[float]:
@@ -150,33 +78,16 @@ def percentile(taken: list[float], share: float) -> float:
     return round(taken[min(len(taken) - 1, int(len(taken) * share))], 2)
 
 
-def requests(count: int, *, cpus: int, nodes: int, hard_pin: bool) -> Iterator[PlacementRequest]:
-    dice = random.Random(count)
-    base = PodRequirements.of(TEMPLATE)
-    for number in range(count):
-        selector = {"kubernetes.io/arch": "amd64"}
-        if number % 3 == 0:
-            selector["cloud.example.com/label-20"] = f"value-{number % 23}"
-        yield PlacementRequest(
-            sandbox_id=f"sandbox-{number}",
-            snapshot=Snapshot(
-                id=f"snapshot-{number}",
-                sandbox_id=f"sandbox-{number}",
-                host_cpu=cpu_name(dice.randrange(cpus)) if number % 4 else None,
-                captured_at=NOW,
-                uploaded_by=node_name(dice.randrange(nodes)),
-            ),
-            demand=Demand(
-                requirements=base.with_selector(selector),
-                node_group=f"group-{number % GROUPS}" if number % 2 else None,
-            ),
-            gate=Gate.ON,
-            hard_pin=hard_pin,
-        )
-
-
-def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -> Figures:
-    """All figures of one fleet size."""
+def measure(
+    *,
+    nodes: int,
+    cpus: int,
+    count: int = 4_000,
+    beside: int = BESIDE,
+    memory: bool = True,
+    oracle: Oracle | None = None,
+) -> Figures:
+    """All figures of one fleet size; `count` decisions, `beside` scans."""
     dice = random.Random(nodes)
     facts = [make_node(number, cpus=cpus, dice=dice) for number in range(nodes)]
     index = FleetIndex()
@@ -219,6 +130,11 @@ def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -
     told = timed(explanations())
     heartbeats = timed(events(lambda event, _: event))
     changes = timed(events(changed))
+    asked = list(requests(beside, cpus=cpus, nodes=nodes, hard_pin=False))
+    scanned = scan_times(asked, index, compatibility)
+    plugins = None
+    if oracle is not None:
+        plugins = plugin_times(asked, index, compatibility, oracle=oracle)
     return Figures(
         nodes=nodes,
         cpus=cpus,
@@ -232,24 +148,13 @@ def measure(*, nodes: int, cpus: int, count: int = 4_000, memory: bool = True) -
         heartbeat_p99_us=percentile(heartbeats, 0.99),
         event_p50_us=percentile(changes, 0.5),
         event_p99_us=percentile(changes, 0.99),
+        scan_p50_us=percentile(scanned, 0.5),
+        scan_p99_us=percentile(scanned, 0.99),
+        plugins_p50_us=None if plugins is None else percentile(plugins, 0.5),
+        plugins_p99_us=None if plugins is None else percentile(plugins, 0.99),
         fill_us_per_node=round(filled, 2),
-        bytes_per_node=kept_bytes(nodes=nodes, cpus=cpus) if memory else 0.0,
+        bytes_per_node=kept_bytes(nodes=nodes, cpus=cpus) if memory else None,
     )
-
-
-def changed(event: NodeFacts, number: int) -> NodeFacts:
-    """One of the things that happen to nodes: cordon, taint, another CPU, services, a new label."""
-    match number % 5:
-        case 0:
-            return replace(event, unschedulable=not event.unschedulable)
-        case 1:
-            return replace(event, taints=(Taint("maintenance", "", "NoSchedule"),))
-        case 2:
-            labels = {**event.labels, names.HOST_CPU_LABEL: cpu_name(number % 40)}
-            return replace(event, labels=labels)
-        case 3:
-            return replace(event, services_ready=not event.services_ready)
-    return replace(event, labels={**event.labels, "cloud.example.com/new": str(number % 3)})
 
 
 def kept_bytes(*, nodes: int, cpus: int) -> float:
@@ -282,30 +187,49 @@ def kept_bytes(*, nodes: int, cpus: int) -> float:
 def best(runs: list[Figures]) -> Figures:
     """The lowest of each figure: what the code costs, without what else ran."""
     found = [asdict(run) for run in runs]
-    return Figures(**{name: min(run[name] for run in found) for name in found[0]})
+    known = {name: [run[name] for run in found if run[name] is not None] for name in found[0]}
+    return Figures(**{name: min(values, default=None) for name, values in known.items()})
 
 
 def main(arguments: list[str]) -> int:
     """The command `python -m bench decision`."""
     parser = argparse.ArgumentParser(prog="python -m bench decision", description=__doc__)
-    parser.add_argument("--nodes", type=int, action="append", help=f"default: {SIZES}")
+    parser.add_argument(
+        "--nodes", type=int, default=SIZES[-1], help=f"the largest fleet, besides {SIZES[:-1]}"
+    )
     parser.add_argument("--cpus", type=int, default=40)
     parser.add_argument("--repeat", type=int, default=1, help="runs, of which the best counts")
     parser.add_argument("--no-memory", action="store_true", help="leave out bytes_per_node")
-    parser.add_argument("--json", action="store_true", help="one object a line, one per size")
+    parser.add_argument("--json", action="store_true", help="one object a line, one a fleet size")
     options = parser.parse_args(arguments)
+    sizes = [*(size for size in SIZES[:-1] if size < options.nodes), options.nodes]
     answers = []
-    for nodes in options.nodes or SIZES:
-        runs = [
-            measure(nodes=nodes, cpus=options.cpus, memory=not options.no_memory and not run)
-            for run in range(options.repeat)
-        ]
-        first, figures = runs[0], best(runs)
-        answers.append(replace(figures, bytes_per_node=first.bytes_per_node))
+    with ExitStack() as stack:
+        oracle = _oracle(stack)
+        for nodes in sizes:
+            runs = [
+                measure(
+                    nodes=nodes,
+                    cpus=options.cpus,
+                    memory=not options.no_memory and not run,
+                    oracle=oracle,
+                )
+                for run in range(options.repeat)
+            ]
+            answers.append(best(runs))
     if options.json:
         for answer in answers:
             print(json.dumps(asdict(answer)))
         return 0
     for name in asdict(answers[0]):
-        print(f"{name:<20}", *(f"{getattr(answer, name):>12}" for answer in answers))
+        print(f"{name:<20}", *(f"{getattr(answer, name) or '-':>12}" for answer in answers))
     return 0
+
+
+def _oracle(stack: ExitStack) -> Oracle | None:
+    """The plugins; without them the rest is measured all the same."""
+    try:
+        return stack.enter_context(Oracle(log=lambda text: print(text, file=sys.stderr)))
+    except BuildError as error:
+        print(f"warning: no plugins: {error}", file=sys.stderr)
+        return None
