@@ -43,7 +43,6 @@ from sandbox_restore.model.crd import absent_fields
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
-from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
@@ -230,12 +229,7 @@ class _Operator:
             template=self.template,
             compatibility=settings.compatibility,
             config=PlacingConfig(
-                gate=GateSettings(
-                    enabled=settings.host_cpu_placement_enabled,
-                    observe=settings.host_cpu_placement_observe,
-                    namespaces=frozenset(settings.rollout_namespaces),
-                    percent=settings.rollout_percent,
-                ),
+                gate=settings.gate,
                 hard_pin=settings.source_node_hard_pin,
                 fallbacks=settings.shortlist_fallbacks,
                 observation_ttl=settings.observation_ttl,

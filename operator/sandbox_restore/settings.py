@@ -25,6 +25,7 @@ from sandbox_restore import settings_values as values
 from sandbox_restore.errors import ConfigurationError
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.model import names
+from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.settings_values import (
     DURATION_FORMS,
     Duration,
@@ -315,6 +316,16 @@ class Settings(BaseSettings):
         """The compatibility list, parsed."""
         parsed, _ = Compatibility.parse(self.host_cpu_compatibility)
         return parsed
+
+    @property
+    def gate(self) -> GateSettings:
+        """What decides for which restores placement by host CPU is on (domain.md section 5)."""
+        return GateSettings(
+            enabled=self.host_cpu_placement_enabled,
+            observe=self.host_cpu_placement_observe,
+            namespaces=frozenset(self.rollout_namespaces),
+            percent=self.rollout_percent,
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:

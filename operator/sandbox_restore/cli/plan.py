@@ -13,6 +13,8 @@ from sandbox_restore.cli.output import note
 if TYPE_CHECKING:
     from sandbox_restore.cli.plan_input import SnapshotFile
     from sandbox_restore.fleet.compatibility import Compatibility
+    from sandbox_restore.model.restore import Restore
+    from sandbox_restore.placement.gate import Gate
     from sandbox_restore.placement.template import PodTemplate
     from sandbox_restore.settings import Settings
 
@@ -57,8 +59,17 @@ def plan(
         typer.Option(metavar="PAIRS", help="CAPTURE=>LOADER, …; in place of the setting."),
     ] = None,
     gate: Annotated[
-        bool, typer.Option("--gate/--no-gate", help="Placement by CPU on, whatever the setting is.")
+        bool,
+        typer.Option(
+            "--gate/--no-gate", help="Placement by CPU on or off, whatever the settings are."
+        ),
     ] = True,
+    gate_as_set: Annotated[
+        bool,
+        typer.Option(
+            "--gate-as-set", help="The gate, observe mode and rollout as the settings say."
+        ),
+    ] = False,
     output: Annotated[
         PlanOutput,
         typer.Option("--output", "-o", help="text for people; json or yaml for programs."),
@@ -81,6 +92,8 @@ def plan(
 
     if restore == nodes == plan_input.STANDARD_INPUT:
         raise ConfigurationError(["--filename and --nodes: only one of them can be -"])
+    if gate_as_set and not gate:
+        raise ConfigurationError(["--gate-as-set and --no-gate: only one of them can be given"])
     settings = load_settings(os.environ, needs_database=False)
     pairs = _compatibility(settings, compatibility)
     template = _template(settings)
@@ -99,7 +112,7 @@ def plan(
         compatibility=pairs,
         node_group=node_group,
         refused=refused or (),
-        gate=gate,
+        gate=_gate(settings, asked, as_set=gate_as_set, on=gate),
     )
     match output:
         case PlanOutput.TEXT:
@@ -108,6 +121,16 @@ def plan(
             plan_output.say_document(planned, as_yaml=False)
         case PlanOutput.YAML:
             plan_output.say_document(planned, as_yaml=True)
+
+
+def _gate(settings: Settings, restore: Restore, *, as_set: bool, on: bool) -> Gate:
+    from sandbox_restore.placement.gate import Gate, gate_for
+
+    if not as_set:
+        return Gate.ON if on else Gate.OFF
+    return gate_for(
+        settings.gate, namespace=restore.namespace or "default", sandbox_id=restore.spec.sandbox_id
+    )
 
 
 def _compatibility(settings: Settings, given: str | None) -> Compatibility:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from sandbox_restore.model import names
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.restore import Evacuation, Restore, RestoreSpec, Time
 from sandbox_restore.model.sandbox import Snapshot
+from sandbox_restore.placement.template import StrictLoader
 
 STANDARD_INPUT: Final = "-"
 _NODE_LISTS: Final = ("List", "NodeList")
@@ -184,19 +185,8 @@ def _text(name: str) -> str:
         raise ConfigurationError([f"{name}: cannot be read: {error.strerror}"]) from None
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(StrictLoader):
     """YAML as Kubernetes reads it: a key stands once, and a time is a string."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -56,6 +56,8 @@ class Planned:
     restore: Restore
     decision: PlacementDecision
     explained: Explanation
+    would: Explanation | None
+    """Observed only: of what the gate would have decided."""
     pod: Mapping[str, Any] | None
     """None while the placement is held."""
 
@@ -76,7 +78,7 @@ def decided(
     compatibility: Compatibility,
     node_group: str | None,
     refused: Sequence[str],
-    gate: bool,
+    gate: Gate,
 ) -> Planned:
     """The decision as the operator would take it with this fleet and an empty history."""
     now = datetime.now(UTC)
@@ -91,7 +93,7 @@ def decided(
         sandbox_id=row.id,
         snapshot=snapshot,
         demand=demand_of(template, sandbox=row, spec=restore.spec),
-        gate=Gate.ON if gate else Gate.OFF,
+        gate=gate,
         policy=restore.spec.host_cpu_policy,
         hard_pin=settings.source_node_hard_pin,
         fallbacks=settings.shortlist_fallbacks,
@@ -114,6 +116,7 @@ def decided(
         restore=restore,
         decision=decision,
         explained=explanation(decision, request, fleet),
+        would=None if decision.would is None else explanation(decision.would, request, fleet),
         pod=pod,
     )
 
@@ -152,6 +155,9 @@ def say_document(planned: Planned, *, as_yaml: bool) -> None:
     document = {
         "restore": _name(planned.restore),
         "placement": msgspec.to_builtins(placement_status(decision, explained)),
+        "observed": None
+        if planned.would is None or decision.would is None
+        else msgspec.to_builtins(placement_status(decision.would, planned.would)),
         "filters": [
             {
                 "filter": str(gap.filter),
@@ -182,6 +188,8 @@ def say_text(planned: Planned) -> None:
     say(f"{_name(planned.restore)}: {decision.outcome} ({decision.reason})")
     say("")
     say(message(decision, explained))
+    if decision.would is not None and planned.would is not None:
+        say(message(decision.would, planned.would))
     for line in blocked_loaders(explained):
         say(f"- {line}")
     say("")
@@ -248,5 +256,12 @@ def _name(restore: Restore) -> str:
     return f"{restore.namespace or 'default'}/{restore.name or '(no name)'}"
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes a part that stands twice twice, and not as a reference to the first."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def _yaml(document: object) -> str:
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)

@@ -65,12 +65,14 @@ class PodTemplate:
         return cls.parse(text, origin="built-in pod template")
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """YAML in which a key may stand once in a mapping; plain YAML keeps the last in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # `<<` is no key: what stands beside it wins over what it brings
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -83,7 +85,7 @@ class _StrictLoader(yaml.SafeLoader):
 def _load(text: str, problems: list[str]) -> Mapping[str, Any] | None:
     """The one document of the text, or None with the problem told."""
     try:
-        documents = [d for d in yaml.load_all(text, Loader=_StrictLoader) if d is not None]
+        documents = [d for d in yaml.load_all(text, Loader=StrictLoader) if d is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "

@@ -151,6 +151,36 @@ def test_without_the_gate_the_pod_is_the_base_pod(run: Run) -> None:
     assert INTEL_A not in text
 
 
+def test_the_gate_can_be_as_it_is_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--capture-cpu", INTEL_A, "--gate-as-set", "-o", "json")
+    assert document(run(*arguments)[1])["placement"]["reason"] == "GateOff"
+    monkeypatch.setenv(f"{SETTING}HOST_CPU_PLACEMENT_OBSERVE", "true")
+    found = document(run(*arguments)[1])
+    assert found["placement"]["reason"] == "GateOff"
+    assert found["observed"]["decision"] == "Constrained"
+    assert [item["key"] for item in expressions(found)] == [names.PLACEMENT_BLOCK_LABEL]
+    monkeypatch.setenv(f"{SETTING}HOST_CPU_PLACEMENT_ENABLED", "true")
+    found = document(run(*arguments)[1])
+    assert (found["placement"]["decision"], found["observed"]) == ("Constrained", None)
+    monkeypatch.setenv(f"{SETTING}ROLLOUT_NAMESPACES", "team-b")
+    assert document(run(*arguments)[1])["placement"]["reason"] == "GateOff"
+    code, _, err = run("--gate-as-set", "--no-gate")
+    assert (code, err) == (
+        ExitCode.USAGE,
+        "error: --gate-as-set and --no-gate: only one of them can be given\n",
+    )
+
+
+def test_what_stands_in_several_terms_is_written_out_in_each(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{SETTING}SOURCE_NODE_HARD_PIN", "true")
+    Path("snapshot.yaml").write_text(f"uploadedBy: n1\nhostCpu: {INTEL_A}\n")
+    _, out, _ = run("--snapshot", "snapshot.yaml")
+    assert out.count(names.PLACEMENT_BLOCK_LABEL) == 2
+    assert "&id" not in out
+
+
 def test_a_listed_compatible_cpu_takes_the_restore(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +273,17 @@ def test_nodes_may_come_as_yaml_as_one_node_or_on_standard_input(
         ExitCode.USAGE,
         "error: --filename and --nodes: only one of them can be -\n",
     )
+
+
+def test_yaml_may_merge_one_mapping_into_another(run: Run) -> None:
+    Path("nodes.json").write_text(
+        "kind: List\nitems:\n"
+        f"- metadata: {{name: n1, labels: &a {{{names.HOST_CPU_LABEL}: {INTEL_A}, zone: a}}}}\n"
+        f"- metadata: {{name: n2, labels: {{<<: *a, {names.HOST_CPU_LABEL}: {AMD}}}}}\n"
+    )
+    restore(nodeSelector={"zone": "a"})
+    found = document(run("--capture-cpu", INTEL_A, "-o", "json")[1])["placement"]
+    assert (found["published"], found["reachable"]) == ([AMD, INTEL_A], 2)
 
 
 # --- what is wrong is told in one line, with the place

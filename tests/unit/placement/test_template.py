@@ -67,6 +67,13 @@ def test_a_pod_a_pod_template_or_just_its_parts(wrapped: dict[str, Any]) -> None
     assert found.warnings == ()
 
 
+def test_yaml_may_merge_one_mapping_into_another() -> None:
+    text = yaml.safe_dump(document()).replace(
+        "spec:\n", "spec:\n  nodeSelector: {<<: &a {zone: a, disk: ssd}, disk: nvme}\n"
+    )
+    assert parsed(text).requirements.selector == (("disk", "nvme"), ("zone", "a"))
+
+
 def test_the_container_need_not_be_named() -> None:
     runner = {k: v for k, v in RUNNER.items() if k != "name"}
     found = parsed({"spec": {"containers": [runner]}})
