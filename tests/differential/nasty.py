@@ -106,8 +106,9 @@ BAD_TOLERATION_OPERATORS = ("Gt", "Lt", "exists", "In")
 class Nasty:
     """Makes pods and nodes; the same seed makes the same ones, on every machine."""
 
-    def __init__(self, seed: str) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, seed: str | random.Random) -> None:
+        """`seed`: a text, or the dice themselves."""
+        self.random = random.Random(seed) if isinstance(seed, str) else seed
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share

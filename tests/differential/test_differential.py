@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from sandbox_restore.fleet import labels
 from sandbox_restore.model.names import UNSCHEDULABLE_TAINT
 from sandbox_restore.model.node import Taint
 from sandbox_restore.placement import match, reachable, term
-from tests.differential.compare import index_of, report
+from tests.differential.compare import disagreements, index_of, report
 from tests.differential.nasty import Nasty
 from tests.differential.run import compare
 from tests.differential.shrink import shrunk
@@ -41,6 +44,21 @@ def test_our_matcher_agrees_with_kube_scheduler_on_every_node(oracle: Oracle) ->
     assert result.restores > PAIRS / 10
     assert result.constrained > result.restores / 10
     assert result.shortlisted > result.restores / 20
+
+
+@pytest.mark.timeout(1800)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(dice=st.randoms(use_true_random=False))
+def test_hypothesis_finds_no_pod_and_node_on_which_they_differ(
+    oracle: Oracle, dice: random.Random
+) -> None:
+    """It seeks the edges of what a seed throws anywhere, and tells the smallest case it finds."""
+    nasty = Nasty(dice)
+    nodes = nasty.fleet(3)
+    pod = nasty.pod([node["metadata"]["name"] for node in nodes])
+    oracle.keep(nodes)
+    (passing,) = oracle.passes([pod])
+    assert disagreements(pod, index_of(nodes), passing) == {}, (pod, nodes)
 
 
 # --- the comparison itself: each rule, made wrong, is found
