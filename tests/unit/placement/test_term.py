@@ -54,6 +54,14 @@ def test_every_required_term_gets_it_and_an_empty_one_stays_empty() -> None:
     ]
 
 
+def test_a_null_term_is_an_empty_one() -> None:
+    pod = with_terms(None, {"matchExpressions": [CPU]})
+    first, second = required_terms(and_required(pod, expressions=[CPU])) or ()
+    assert (first, second) == ({}, {"matchExpressions": [CPU, CPU]})
+    (only,) = required_terms(one_term_per_node(pod, ["n1"])) or ()
+    assert only["matchExpressions"] == [CPU]
+
+
 def test_a_list_without_terms_matches_nothing_and_stays_so() -> None:
     pod = with_terms()
     assert required_terms(and_required(pod, expressions=[CPU])) == []
