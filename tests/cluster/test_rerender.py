@@ -344,7 +344,9 @@ async def test_with_the_gate_off_a_waiting_pod_is_left_alone(scene: Scene, names
     assert not scene.nodes.record.violations
 
 
-async def test_two_operators_replace_each_pod_once(scene: Scene, namespace: str) -> None:
+async def test_two_operators_and_a_label_that_flaps_replace_each_pod_once(
+    scene: Scene, namespace: str
+) -> None:
     loader = node(namespace, "loader", scene.matrix.cpus[0])
     new = node(namespace, "new", NEW_CPU)
     one = scene.operator_process(**only_waits_for_news(scene), lease_name="first")
@@ -353,6 +355,10 @@ async def test_two_operators_replace_each_pod_once(scene: Scene, namespace: str)
         seeds = await waiting_pods(scene, namespace, count=10)
         before = {seed.id: pods_of(scene, seed)[0] for seed in seeds}
         await join(scene, new)
+        for flap in range(20):
+            label = {HOST_CPU_LABEL: NEW_CPU if flap % 2 else None}
+            path = f"/api/v1/nodes/{new.name}"
+            await asyncio.to_thread(scene.plane.api().merge, path, {"metadata": {"labels": label}})
         for seed in seeds:
             pod = await rerendered(scene, seed, before[seed.id])
             assert NEW_CPU in excluded_cpus(pod)
