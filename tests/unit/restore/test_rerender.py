@@ -301,11 +301,13 @@ def test_stricter_and_looser_at_once_counts_as_stricter() -> None:
 
 
 def test_a_cold_cache_takes_no_pod_back() -> None:
-    bed = mixed()
+    bed = mixed(hard_pin=True, captured=snapshot(host_cpu=INTEL_A, uploaded_by="n1"))
+    bed.attempts = (execution("e0", attempt=0, **{**REFUSED, "node_name": "n2"}),)
     pod = bed.pod()
     bed.fleet = fleet(node("n2", AMD, **OPEN), node("n3", ARM), warm=False)
     bed.restart()
     left_alone(bed.plan(pod))
+    left_alone(bed.plan(pod, at=later(60)))
 
 
 def test_a_capture_cpu_that_is_not_known_any_more_takes_no_pod_back() -> None:
@@ -428,13 +430,15 @@ def test_a_bound_pod_is_left_alone() -> None:
 def test_without_the_gate_of_its_attempt_or_from_its_own_node_a_pod_is_left_alone(
     fields: dict[str, Any],
 ) -> None:
-    bed = mixed()
-    bed.execution = execution(**{"gate": True, **fields})
-    pod = bed.pod()
-    bed.joins(node("n3", ARM))
-    left_alone(bed.plan(pod))
-    bed.leaves("n1")
-    left_alone(bed.plan(pod))
+    pinned = {"hard_pin": True, "captured": snapshot(host_cpu=INTEL_A, uploaded_by="n1")}
+    for parts in ({}, pinned):
+        bed = mixed(**parts)
+        bed.execution = execution(**{"gate": True, **fields})
+        pod = bed.pod()
+        bed.joins(node("n3", ARM))
+        left_alone(bed.plan(pod))
+        bed.leaves("n1", "n2")
+        left_alone(bed.plan(pod))
 
 
 def test_node_selectors_that_contradict_each_other_by_now_take_no_pod_back() -> None:
