@@ -70,9 +70,9 @@ async def offer(scene: Scene, spec: NodeSpec, slots: int) -> None:
 
 
 async def waiting_pods(
-    scene: Scene, namespace: str, count: int = 1, **spec: Any
+    scene: Scene, namespace: str, count: int = 1, *, reason: str = "Unschedulable", **spec: Any
 ) -> list[SandboxSeed]:
-    """Sandboxes whose pods can be scheduled on no node, for want of room in the corner."""
+    """Sandboxes whose pods can be scheduled on no node, mostly for want of room in the corner."""
     seeds = [
         replace(seed, capture_cpu=scene.matrix.cpus[0])
         for seed in sandbox_seeds(count, seed=1, namespace=namespace, prefix=f"{namespace}-sb")
@@ -80,7 +80,7 @@ async def waiting_pods(
     await scene.add_sandboxes(seeds)
     await scene.apply(seeds, nodeSelector={CORNER: namespace}, **spec)
     for seed in seeds:
-        await says(scene, seed, "Unschedulable")
+        await says(scene, seed, reason)
     return seeds
 
 
@@ -212,12 +212,13 @@ async def test_a_pod_that_is_bound_meanwhile_survives(scene: Scene, namespace: s
     assert not scene.nodes.record.violations
 
 
-def with_priority(folder: Path, name: str) -> Path:
-    """The template of the package, with a priority class."""
+def packaged_template() -> dict[str, Any]:
     packaged = files("sandbox_restore.placement").joinpath(DEFAULT_TEMPLATE).read_text("utf-8")
-    template = yaml.safe_load(packaged)
-    template["spec"]["priorityClassName"] = name
-    path = folder / f"{name}.yaml"
+    template: dict[str, Any] = yaml.safe_load(packaged)
+    return template
+
+
+def written(path: Path, template: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(template))
     return path
 
@@ -253,8 +254,10 @@ async def test_a_pod_for_which_room_is_being_made_is_left_alone(
     high = {**priority, "metadata": {"name": f"{namespace}-high"}}
     low = low_priority_pod(namespace, full)
     await scene.add_namespace(f"{namespace}-b")
-    template = with_priority(scene.folder, f"{namespace}-high")
-    settled = {**only_waits_for_news(scene), "pod_template_file": str(template)}
+    template = packaged_template()
+    template["spec"]["priorityClassName"] = f"{namespace}-high"
+    path = written(scene.folder / f"{namespace}.yaml", template)
+    settled = {**only_waits_for_news(scene), "pod_template_file": str(path)}
     async with corner(scene, full), corner(scene, other), scene.operator(**settled):
         await scene.kubectl("apply", "-f", "-", stdin=as_yaml_stream([high, low]))
         low_path = f"/api/v1/namespaces/{namespace}/pods/low"
@@ -287,6 +290,32 @@ async def test_a_pod_for_which_room_is_being_made_is_left_alone(
         assert pod["metadata"]["uid"] == before["metadata"]["uid"]
         assert await executions(scene, seed) == [(None, None)]
     assert not scene.nodes.record.violations
+
+
+async def test_the_news_of_a_node_alone_brings_a_waiting_restore_back(
+    scene: Scene, namespace: str
+) -> None:
+    """kube-scheduler's own second look at a pod changes the pod, which is news as well; so these
+    two have no pod that it looks at."""
+    cpu = scene.matrix.cpus[0]
+    loader = node(namespace, "loader", cpu, slots=1)
+    cordoned = replace(node(f"{namespace}-b", "loader", cpu, slots=1), unschedulable=True)
+    template = packaged_template()
+    template["spec"]["schedulerName"] = "nobody"
+    path = written(scene.folder / f"{namespace}.yaml", template)
+    await scene.add_namespace(f"{namespace}-b")
+    settled = {**only_waits_for_news(scene), "pod_template_file": str(path)}
+    async with corner(scene, loader), corner(scene, cordoned), scene.operator(**settled):
+        [unseen] = await waiting_pods(scene, namespace, reason="Scheduling")
+        [held] = await waiting_pods(
+            scene, f"{namespace}-b", reason="PlacementHeld", hostCpuPolicy="Required"
+        )
+        assert not pods_of(scene, held)
+        [before] = pods_of(scene, unseen)
+        await join(scene, node(namespace, "new", NEW_CPU), ready=False)
+        assert NEW_CPU in excluded_cpus(await rerendered(scene, unseen, before))
+        await scene.kubectl("uncordon", cordoned.name)
+        await until(lambda: pods_of(scene, held), deadline_s=60, what="the held one has a pod")
 
 
 async def test_the_last_loader_leaves_while_a_pod_waits(scene: Scene, namespace: str) -> None:

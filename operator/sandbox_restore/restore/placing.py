@@ -46,13 +46,12 @@ from sandbox_restore.placement.pod import (
 )
 from sandbox_restore.placement.reachable import reachable
 from sandbox_restore.placement.template import PodTemplate
-from sandbox_restore.placement.term import Change, read_back
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.interest import Interest
 from sandbox_restore.restore.redirect import Loaders, fresh_refusals
-from sandbox_restore.restore.rerender import Rerender, SteadyTimes, difference, wanted
+from sandbox_restore.restore.rerender import Rerender, Rerendering
 from sandbox_restore.restore.world import Hold
 
 KEPT = 10_000
@@ -111,7 +110,7 @@ class Placer:
         self._breaker = breaker
         self._may_wait = may_wait_for_cache
         self._held: OrderedDict[str, PlacementStatus] = OrderedDict()
-        self._stricter_than_now = SteadyTimes()
+        self._rerendering = Rerendering(fleet, template.spec, loosen_after=config.loosen_after)
 
     # --- before an attempt
 
@@ -333,22 +332,7 @@ class Placer:
             )
         except NodeSelectorConflictError:
             return None
-        key = self._fleet.cpu_label
-        found = difference(
-            read_back(pod.required_terms, key=key),
-            wanted(decision, self._template.spec, key=key),
-            decision,
-            self._fleet,
-            reachable=reachable(request.demand, self._fleet),
-        )
-        if found is None or found.change is Change.STRICTER:
-            self._stricter_than_now.broken(pod.uid)
-        if found is None:
-            return None
-        if found.change is Change.STRICTER:
-            return Rerender(why=found.why, due_at=now)
-        since = self._stricter_than_now.since(pod.uid, now)
-        return Rerender(why=found.why, due_at=since + self._config.loosen_after)
+        return self._rerendering.judge(pod, decision, request.demand, now=now)
 
     def describe(
         self, restore: Restore, execution: Execution, view: SandboxView, *, now: datetime

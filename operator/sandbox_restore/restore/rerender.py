@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pyroaring import BitMap
 
 from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.placement.decision import PlacementDecision, Reason
+from sandbox_restore.placement.reachable import Demand, reachable
 from sandbox_restore.placement.term import (
     Change,
     CpuTerm,
@@ -69,6 +71,37 @@ class SteadyTimes:
         self._since.pop(uid, None)
 
 
+class Rerendering:
+    """Judges the pods that wait; pure but for the times since when they could be less strict."""
+
+    def __init__(
+        self, fleet: FleetIndex, template_spec: Mapping[str, Any], *, loosen_after: timedelta
+    ) -> None:
+        self._fleet = fleet
+        self._spec = template_spec
+        self._loosen_after = loosen_after
+        self._looser = SteadyTimes()
+
+    def judge(
+        self, pod: PodFacts, decision: PlacementDecision, demand: Demand, *, now: datetime
+    ) -> Rerender | None:
+        """Section 8, known limits: at once when the pod's requirement gets stricter, after a steady
+        time when it only gets looser; None: it is what it would be now."""
+        key = self._fleet.cpu_label
+        found = difference(
+            read_back(pod.required_terms, key=key),
+            wanted(decision, self._spec, key=key),
+            decision,
+            self._fleet,
+            nodes=reachable(demand, self._fleet),
+        )
+        if found is not None and found.change is Change.LOOSER:
+            since = self._looser.since(pod.uid, now)
+            return Rerender(why=found.why, due_at=since + self._loosen_after)
+        self._looser.broken(pod.uid)
+        return None if found is None else Rerender(why=found.why, due_at=now)
+
+
 def wanted(decision: PlacementDecision, spec: Mapping[str, Any], *, key: str) -> Rendered:
     """What `read_back` would find on a pod that is rendered now from this template's spec.
 
@@ -87,14 +120,15 @@ def difference(
     decision: PlacementDecision,
     fleet: FleetIndex,
     *,
-    reachable: BitMap,
+    nodes: BitMap,
 ) -> Difference | None:
     """Whether the pod is to be rendered again, and in which direction its requirement changes.
 
     Stricter: a CPU or a node is excluded now that was not. Looser, and only where it gives the pod
     somewhere to go: no loader is left, or what is excluded is in the fleet and may take it by now,
     or none of its shortlist can be reached. What is lost is no news: on a cold cache, and where the
-    capture CPU cannot be told any more, the pod keeps what was once known.
+    capture CPU cannot be told any more, the pod keeps what was once known. `nodes`: those that the
+    pod's base can reach.
     """
     if decision.reason is Reason.COLD_CACHE:
         return None
@@ -104,7 +138,7 @@ def difference(
         names = (
             _excluded_nodes(on_pod, wanted),
             _readmitted_nodes(on_pod, wanted, fleet),
-            _lost_shortlist(on_pod, wanted, fleet, reachable),
+            _lost_shortlist(on_pod, wanted, fleet, nodes),
         )
         stricter, looser = _sorted([cpus, *names])
     if stricter:
@@ -171,12 +205,12 @@ def _readmitted_nodes(on_pod: Rendered, wanted: Rendered, fleet: FleetIndex) -> 
 
 
 def _lost_shortlist(
-    on_pod: Rendered, wanted: Rendered, fleet: FleetIndex, reachable: BitMap
+    on_pod: Rendered, wanted: Rendered, fleet: FleetIndex, nodes: BitMap
 ) -> Difference | None:
     """A shortlist is picked once an attempt; it is replaced when it leads nowhere."""
     if not on_pod.shortlist or set(on_pod.shortlist) == set(wanted.shortlist):
         return None
-    nodes = (fleet.get(name) for name in on_pod.shortlist)
-    if any(node is not None and node.slot in reachable for node in nodes):
+    listed = (fleet.get(name) for name in on_pod.shortlist)
+    if any(node is not None and node.slot in nodes for node in listed):
         return None
     return Difference(change=Change.LOOSER, why="no node of its shortlist can be reached")

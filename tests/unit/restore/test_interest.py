@@ -13,7 +13,7 @@ from sandbox_restore.model.sandbox import Source
 from sandbox_restore.placement.reachable import Demand
 from sandbox_restore.restore.interest import Interest
 from sandbox_restore.restore.state import ClusterState
-from tests.support.builders import NOW, execution, restore, snapshot, view
+from tests.support.builders import NOW, execution, refusal, restore, snapshot, view
 from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, node
 from tests.unit.restore.test_rerender import OPEN, mixed
 
@@ -106,14 +106,15 @@ def test_what_a_sandbox_does_not_wait_for_any_more_leaves_no_trace() -> None:
 def test_a_restore_asks_for_the_nodes_it_can_reach_and_those_that_its_evidence_names() -> None:
     bed = mixed(hard_pin=True)
     held = view(
-        row={"node_group": "gold"},
+        row={"node_group": "gold", "pinned_node": "n5"},
         snapshots=[snapshot(uploaded_by="n7"), snapshot("s2")],
         attempts=[execution("e0", outcome="failed", node_name="n8")],
+        refusals=[refusal("n9")],
     )
     found = bed.placer.interest_of(restore(), held)
     assert found is not None
     assert found.demand.node_group == "gold"
-    assert (found.named, found.services) == ({"n7", "n8"}, True)
+    assert (found.named, found.services) == ({"n5", "n7", "n8", "n9"}, True)
 
 
 @pytest.mark.parametrize(

@@ -15,22 +15,33 @@ from sandbox_restore.model.names import FENCE
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import HostCpuPolicy, Restore
-from sandbox_restore.model.sandbox import Execution, Outcome, Snapshot, Source
+from sandbox_restore.model.sandbox import Execution, LoadObservation, Outcome, Snapshot, Source
 from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore import world as w
+from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.outcome import final_failure
 from sandbox_restore.restore.placing import Placer, PlacingConfig
 from sandbox_restore.restore.planner import plan
 from sandbox_restore.restore.rerender import SteadyTimes
 from sandbox_restore.restore.status import new_status, news
-from tests.support.builders import NOW, ago, bound, execution, restore, sees, snapshot, view, world
+from tests.support.builders import (
+    NOW,
+    ago,
+    bound,
+    execution,
+    refusal,
+    restore,
+    sees,
+    snapshot,
+    view,
+    world,
+)
 from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, fleet, node
 from tests.unit.placement.asks import template
 
 OPEN = {"labels": {"kubernetes.io/arch": "amd64"}}
 MINUTE = timedelta(minutes=1)
-REFUSED = {"outcome": Outcome.FAILED, "failure_class": "cpu-incompatible", "node_name": "n1"}
 
 
 def later(seconds: float) -> datetime:
@@ -55,6 +66,7 @@ class Bed:
         self.config = config
         self.execution = execution(gate=True)
         self.attempts: tuple[Execution, ...] = ()
+        self.refusals: tuple[LoadObservation, ...] = ()
         self.restore: Restore = restore(host_cpu_policy=HostCpuPolicy.AUTO)
         self.snapshot = captured or snapshot(host_cpu=INTEL_A)
         self.restart(pairs)
@@ -67,11 +79,17 @@ class Bed:
             template=self.template,
             compatibility=compatibility,
             config=PlacingConfig(gate=GateSettings(enabled=True), **self.config),
+            breaker=Breaker(timedelta(0)),
         )
 
     @property
     def view(self) -> Any:
-        return view(snapshots=[self.snapshot], active=self.execution, attempts=self.attempts)
+        return view(
+            snapshots=[self.snapshot],
+            active=self.execution,
+            attempts=self.attempts,
+            refusals=self.refusals,
+        )
 
     def pod(self, **fields: Any) -> PodFacts:
         """The pod of the active attempt as it is rendered now, unbound and ungated."""
@@ -161,7 +179,7 @@ def test_a_pod_that_no_loader_could_take_is_confined_when_one_can() -> None:
 
 def test_a_node_that_refused_the_snapshot_is_excluded_once_another_can_take_the_pod() -> None:
     bed = Bed(node("n1", INTEL_A, **OPEN))
-    bed.attempts = (execution("e0", attempt=0, node_uid="uid-of-n1", **REFUSED),)
+    bed.refusals = (refusal("n1", node_uid="uid-of-n1"),)
     pod = bed.pod()
     left_alone(bed.plan(pod))
     bed.joins(node("n3", INTEL_A, **OPEN))
@@ -279,7 +297,7 @@ def test_a_pair_that_was_added_lets_the_pod_onto_its_loader_after_the_time() -> 
 
 def test_a_node_that_is_no_longer_excluded_is_given_back_after_the_time() -> None:
     bed = Bed(node("n1", INTEL_A, **OPEN), node("n3", INTEL_A, **OPEN), node("n2", AMD, **OPEN))
-    bed.attempts = (execution("e0", attempt=0, node_uid="uid-of-n1", **REFUSED),)
+    bed.refusals = (refusal("n1", node_uid="uid-of-n1"),)
     pod = bed.pod()
     bed.leaves("n1")
     left_alone(bed.plan(pod))
@@ -302,7 +320,7 @@ def test_stricter_and_looser_at_once_counts_as_stricter() -> None:
 
 def test_a_cold_cache_takes_no_pod_back() -> None:
     bed = mixed(hard_pin=True, captured=snapshot(host_cpu=INTEL_A, uploaded_by="n1"))
-    bed.attempts = (execution("e0", attempt=0, **{**REFUSED, "node_name": "n2"}),)
+    bed.refusals = (refusal("n2", node_uid="uid-of-n2"),)
     pod = bed.pod()
     bed.fleet = fleet(node("n2", AMD, **OPEN), node("n3", ARM), warm=False)
     bed.restart()
