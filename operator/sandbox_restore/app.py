@@ -233,6 +233,7 @@ class _Operator:
                 hard_pin=settings.source_node_hard_pin,
                 fallbacks=settings.shortlist_fallbacks,
                 observation_ttl=settings.observation_ttl,
+                loosen_after=settings.loosen_after,
             ),
             may_wait_for_cache=lambda: time.monotonic() < warm_by,
         )

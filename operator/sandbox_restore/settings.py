@@ -119,6 +119,12 @@ class Settings(BaseSettings):
     excluded from its first moment. `0` switches it off. Longer costs only longer lists of excluded
     CPUs."""
 
+    loosen_after: Duration = _duration("60s", section=CPU, at_least="0s", at_most="1h")
+    """How long a restore pod that waits to be scheduled must steadily have been stricter than it
+    would be rendered now, above all because the last reachable loader has left, before it is
+    replaced by a less strict one. Longer than your fleet needs to replace a node, a short gap does
+    not send restores to hosts that may refuse them; shorter lets them start sooner."""
+
     source_node_hard_pin: bool = _setting(default=False, section=PODS, expects="true or false")
     """Confines a restore from storage to a shortlist: the node that uploaded the snapshot, which
     may still hold its files, and some fallback nodes. Faster loads against less choice for the

@@ -123,3 +123,8 @@ class NodeChange(Struct, frozen=True, gc=False, kw_only=True):
     def matters(self) -> bool:
         """Whether any placement decision can depend on it: readiness and slots are not judged."""
         return self.aspects & _JUDGED != 0
+
+    @property
+    def only_services(self) -> bool:
+        """Of what decisions depend on, only the readiness of the node's services has changed."""
+        return self.aspects & _JUDGED == SERVICES

@@ -80,8 +80,23 @@ class _Gate(Struct):
     name: str = ""
 
 
+class _NodeSelector(Struct, rename="camel"):
+    node_selector_terms: list[dict[str, Any] | None] | None = None
+
+
+class _NodeAffinity(Struct):
+    required: _NodeSelector | None = field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class _Affinity(Struct, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+
+
 class _PodSpec(Struct, rename="camel"):
     node_name: str | None = None
+    affinity: _Affinity | None = None
     termination_grace_period_seconds: int | None = None
     scheduling_gates: list[_Gate] | None = None
 
@@ -109,6 +124,7 @@ class _PodStatus(Struct, rename="camel"):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
+    nominated_node_name: str | None = None
     conditions: list[_Condition] | None = None
     container_statuses: list[_ContainerStatus] | None = None
 
@@ -227,6 +243,15 @@ def _runner_end(pod: _Pod) -> tuple[bool, RunnerEnd | None]:
     return False, None
 
 
+def _required_terms(spec: _PodSpec) -> tuple[dict[str, Any], ...] | None:
+    """What the pod requires of its node; a bound one has its node, and nobody asks any more."""
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    required = affinity.required if affinity is not None else None
+    if required is None or spec.node_name:
+        return None
+    return tuple(term or {} for term in required.node_selector_terms or ())
+
+
 def pod_facts(pod: _Pod) -> PodFacts:
     """The facts of one decoded pod."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
@@ -258,6 +283,8 @@ def pod_facts(pod: _Pod) -> PodFacts:
             if scheduled is not None and scheduled.reason == "Unschedulable"
             else ""
         ),
+        nominated_node=status.nominated_node_name or None,
+        required_terms=_required_terms(spec),
         deleted_at=meta.deletion_timestamp,
         grace_seconds=30 if grace is None else grace,
         phase=status.phase,

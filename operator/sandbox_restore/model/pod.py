@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,10 @@ class PodFacts:
     """Last transition of condition `PodScheduled` when it is `True`."""
     unschedulable_message: str = ""
     """kube-scheduler's words when `PodScheduled` is `False` with reason `Unschedulable`."""
+    nominated_node: str | None = None
+    """`status.nominatedNodeName`: kube-scheduler makes room for the pod there."""
+    required_terms: tuple[Mapping[str, Any], ...] | None = None
+    """The required node-selector terms as JSON, of an unbound pod only; None: it has none."""
     deleted_at: datetime | None = None
     """`metadata.deletionTimestamp`; for a bound pod this lies a grace period in the future."""
     grace_seconds: int = 30

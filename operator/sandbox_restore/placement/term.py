@@ -90,18 +90,49 @@ def term_change(rendered: CpuTerm | None, wanted: CpuTerm | None) -> Change:
     return Change.LOOSER if looser else Change.STRICTER
 
 
-def term_of(pod: Mapping[str, Any], *, key: str) -> CpuTerm | None:
-    """The placement term that a pod carries, read back from its first required term that has one.
+def read_back(terms: Iterable[Mapping[str, Any]] | None, *, key: str) -> Rendered:
+    """What required terms, as JSON, say of CPUs and node names: what was rendered into them,
+    joined with what the template itself says of these.
 
-    It is the last expression on that label: the template may have one of its own before it, and a
-    template that has is all that there is on a pod without a placement term.
+    It is for comparing two pods of one template. `render` adds the same to every term, so that the
+    first one that is not empty speaks for all.
     """
-    for term in required_terms(pod) or ():
-        for item in reversed(term.get("matchExpressions") or ()):
-            if item.get("key") == key and item.get("operator") in ("In", "NotIn"):
-                values = tuple(item.get("values") or ())
-                return CpuTerm(key=key, operator=item["operator"], values=values)
-    return None
+    left = [term for term in terms or () if not is_empty_term(term)]
+    if not left:
+        return NOTHING_RENDERED
+    only = [_names(term, "In") for term in left]
+    return Rendered(
+        term=_term_on(left[0], key=key),
+        shortlist=tuple(dict.fromkeys(names[-1] for names in only)) if all(only) else (),
+        node_exclusions=tuple(sorted(set(_names(left[0], "NotIn")))),
+    )
+
+
+def _term_on(term: Mapping[str, Any], *, key: str) -> CpuTerm | None:
+    """All `In` and `NotIn` of one term on the label, as one requirement."""
+    taken: set[str] | None = None
+    shut: set[str] = set()
+    for item in term.get("matchExpressions") or ():
+        values = set(item.get("values") or ())
+        if item.get("key") != key:
+            continue
+        if item.get("operator") == "In":
+            taken = values if taken is None else taken & values
+        elif item.get("operator") == "NotIn":
+            shut |= values
+    if taken is not None:
+        return CpuTerm(key=key, operator="In", values=tuple(sorted(taken - shut)))
+    return CpuTerm(key=key, operator="NotIn", values=tuple(sorted(shut))) if shut else None
+
+
+def _names(term: Mapping[str, Any], operator: str) -> list[str]:
+    """Node names that a term's `matchFields` names with this operator."""
+    return [
+        str(value)
+        for item in term.get("matchFields") or ()
+        if item.get("key") == NAME_FIELD and item.get("operator") == operator
+        for value in item.get("values") or ()
+    ]
 
 
 def required_terms(pod: Mapping[str, Any]) -> list[Json] | None:

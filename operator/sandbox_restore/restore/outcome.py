@@ -185,7 +185,29 @@ def next_attempt_at(
         return None
     last = ended[-1]
     assert last.retired_at is not None
-    ceiling = min(cap, base * float(2 ** min(len(ended) - 1, 20)))
+    return last.retired_at + _backoff(last, len(ended), base=base, cap=cap)
+
+
+def rerender_not_before(
+    execution: Execution, attempts: Iterable[Execution], *, base: timedelta, cap: timedelta
+) -> datetime:
+    """From when on the pod of an active attempt may be taken back to be rendered again.
+
+    At once, after an attempt that ended otherwise. One that has replaced a superseded attempt
+    stands for a time, longer with each in a row, so that a fleet that never comes to rest, or two
+    operators that do not agree, are no storm of pods.
+    """
+    in_a_row = 0
+    for attempt in attempts:
+        if attempt.restore_uid == execution.restore_uid and attempt.attempt < execution.attempt:
+            in_a_row = in_a_row + 1 if attempt.outcome is Outcome.SUPERSEDED else 0
+    if not in_a_row:
+        return execution.created_at
+    return execution.created_at + _backoff(execution, in_a_row, base=base, cap=cap)
+
+
+def _backoff(last: Execution, count: int, *, base: timedelta, cap: timedelta) -> timedelta:
+    ceiling = min(cap, base * float(2 ** min(count - 1, 20)))
     digest = hashlib.sha256(last.id.encode()).digest()
     jitter = 0.5 + int.from_bytes(digest[:4], "big") / 2**33
-    return last.retired_at + ceiling * jitter
+    return ceiling * jitter

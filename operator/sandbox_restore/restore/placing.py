@@ -15,6 +15,7 @@ from sandbox_restore.errors import SandboxRestoreError
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.evidence import capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import PlacementStatus, Restore
 from sandbox_restore.model.sandbox import (
     Execution,
@@ -48,7 +49,9 @@ from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.failure import FailureClass
+from sandbox_restore.restore.interest import Interest
 from sandbox_restore.restore.redirect import Loaders, fresh_refusals
+from sandbox_restore.restore.rerender import Rerender, Rerendering
 from sandbox_restore.restore.world import Hold
 
 KEPT = 10_000
@@ -79,6 +82,8 @@ class PlacingConfig:
     fallbacks: int = 3
     observation_ttl: timedelta = timedelta(hours=24)
     """How long a refusal keeps a node out of the sandbox's attempts (section 11)."""
+    loosen_after: timedelta = timedelta(seconds=60)
+    """How long a waiting pod must steadily have been stricter than it would be rendered now."""
 
 
 class PlacementHeldError(SandboxRestoreError):
@@ -105,6 +110,7 @@ class Placer:
         self._breaker = breaker
         self._may_wait = may_wait_for_cache
         self._held: OrderedDict[str, PlacementStatus] = OrderedDict()
+        self._rerendering = Rerendering(fleet, template.spec, loosen_after=config.loosen_after)
 
     # --- before an attempt
 
@@ -199,6 +205,30 @@ class Placer:
             reachable=len(nodes),
         )
 
+    def interest_of(self, restore: Restore, view: SandboxView) -> Interest | None:
+        """The nodes that can change what was decided on a restore that waits; None: no node can.
+
+        The pod of an attempt is only looked at again with the gate on, and from storage.
+        """
+        active = view.active
+        if active is not None and not (active.gate and active.source is Source.STORAGE):
+            return None
+        try:
+            demand = demand_of(self._template, sandbox=view.sandbox, spec=restore.spec)
+        except NodeSelectorConflictError:
+            return None
+        named = {
+            view.sandbox.pinned_node,
+            *(s.uploaded_by for s in view.snapshots),
+            *(a.node_name for a in view.attempts),
+            *(o.node_name for o in view.refusals),
+        }
+        return Interest(
+            demand=demand,
+            named=frozenset(name for name in named if name is not None),
+            services=self._config.hard_pin,
+        )
+
     # --- the pod of an attempt
 
     def pod_name(self, restore: Restore, attempt: int) -> str:
@@ -279,6 +309,30 @@ class Placer:
         known = snapshot or Snapshot(id=execution.snapshot_id or "", sandbox_id=view.sandbox.id)
         request = self._request(restore, known, view, gate, now)
         return decide(request, self._fleet, self._compatibility, now=now), request
+
+    def rerender_for(
+        self,
+        restore: Restore,
+        execution: Execution,
+        pod: PodFacts,
+        view: SandboxView | None,
+        now: datetime,
+    ) -> Rerender | None:
+        """Section 8, known limits: whether an unbound pod is to be rendered again, and when.
+
+        Behind the gate that its execution keeps. While kube-scheduler makes room for the pod on a
+        node, it is left alone.
+        """
+        by_cpu = execution.gate and execution.source is Source.STORAGE
+        if view is None or not by_cpu or pod.nominated_node is not None:
+            return None
+        try:
+            decision, request = self._decide(
+                restore, execution, view, _snapshot(execution, view), now
+            )
+        except NodeSelectorConflictError:
+            return None
+        return self._rerendering.judge(pod, decision, request.demand, now=now)
 
     def describe(
         self, restore: Restore, execution: Execution, view: SandboxView, *, now: datetime

@@ -28,11 +28,13 @@ from sandbox_restore.restore.liveness import BoundPod, Verdict, could_host, node
 from sandbox_restore.restore.outcome import (
     final_failure,
     next_attempt_at,
+    rerender_not_before,
     retire_ended,
     retire_lost,
     retire_unstarted,
 )
 from sandbox_restore.restore.redirect import Redirect
+from sandbox_restore.restore.rerender import RERENDERED
 from sandbox_restore.restore.rescue import (
     evacuation_blocker,
     marker_to_give_up,
@@ -441,19 +443,47 @@ class _Planner:
 
     def _unbound(self, execution: Execution, restore: Restore | None, pod: PodFacts) -> Step | None:
         if pod.deleting:
-            outcome = Outcome.CANCELLED if restore is None else Outcome.SUPERSEDED
-            if restore is not None:
-                self._say_working(
-                    restore, execution, pod, "PodDeleted", f"pod {pod.name} was deleted unbound"
-                )
-            return self._retire_unstarted(
-                execution, restore, outcome, f"pod {pod.name} was deleted unbound", pod
-            )
+            return self._deleted_unbound(execution, restore, pod)
         if restore is None:
             return DeletePod(pod=pod, why="its restore is over")
         if restore.spec.suspend:
             self.said[restore.uid] = _suspended()
             return DeletePod(pod=pod, why="its restore is suspended")
+        step = self._unscheduled(execution, restore, pod)
+        return self._rerender(execution, restore, pod) or step
+
+    def _deleted_unbound(
+        self, execution: Execution, restore: Restore | None, pod: PodFacts
+    ) -> Step | None:
+        """Section 15: a pod found being deleted unbound ends its attempt."""
+        why = f"pod {pod.name} was deleted unbound"
+        if restore is None:
+            return self._retire_unstarted(execution, restore, Outcome.CANCELLED, why, pod)
+        self._say_working(restore, execution, pod, "PodDeleted", why)
+        changed = self.world.rerender_for(restore, execution, pod)
+        if changed is not None:
+            why = f"{RERENDERED}: {changed.why}"
+        return self._retire_unstarted(execution, restore, Outcome.SUPERSEDED, why, pod)
+
+    def _rerender(self, execution: Execution, restore: Restore, pod: PodFacts) -> DeletePod | None:
+        """Section 8, known limits: takes the pod back when it would be rendered otherwise now."""
+        changed = self.world.rerender_for(restore, execution, pod)
+        if changed is None:
+            return None
+        rested = rerender_not_before(
+            execution,
+            self._attempts(restore),
+            base=self.world.config.backoff_base,
+            cap=self.world.config.backoff_max,
+        )
+        due = max(changed.due_at, rested)
+        if self.world.now >= due:
+            return DeletePod(pod=pod, why=f"{RERENDERED}: {changed.why}")
+        self.rechecks.append(due)
+        return None
+
+    def _unscheduled(self, execution: Execution, restore: Restore, pod: PodFacts) -> Ungate | None:
+        """What an unbound pod waits for; our own gate is taken off."""
         if pod.gates:
             self._say_working(restore, execution, pod, "Scheduling", f"pod {pod.name} was made")
             if FENCE in pod.gates:

@@ -190,6 +190,9 @@ class WorldReader:
                 restore, snapshot, view, now
             ),
             redirect_wait=lambda: self._budget.wait(sandbox_id, now),
+            rerender_for=lambda restore, execution, pod: self._placer.rerender_for(
+                restore, execution, pod, view, now
+            ),
             config=self._config,
         )
 

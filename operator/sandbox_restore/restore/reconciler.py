@@ -146,6 +146,7 @@ class Reconciler:
                 break
         else:
             self._requeue(sandbox_id, 0.0)
+        self._note_what_it_waits_for(sandbox_id, decided)
         await self._report(sandbox_id, self._with_redirects(decided, sandbox_id), placings)
 
     def _with_redirects(self, decided: Plan, sandbox_id: str) -> Plan:
@@ -160,6 +161,21 @@ class Reconciler:
         }
         return replace(decided, said=said)
 
+    def _note_what_it_waits_for(self, sandbox_id: str, decided: Plan) -> None:
+        """At once after the decision: a node's change from now on must find it."""
+        view = self._views.peek(sandbox_id)
+        if _waits_for_nodes(decided) or _pod_is_missing(view, self._state):
+            self._state.waiting_for_nodes.add(sandbox_id)
+        else:
+            self._state.waiting_for_nodes.discard(sandbox_id)
+        interest = None
+        for restore in self._state.restores_of(sandbox_id):
+            said = decided.said.get(restore.uid)
+            if said is not None and said.reason in WAITS_FOR_PLACEMENT and view is not None:
+                interest = self._placer.interest_of(restore, view)
+                break
+        self._state.interests.put(sandbox_id, interest)
+
     async def _report(self, sandbox_id: str, decided: Plan, placings: dict[str, Placing]) -> None:
         view = self._views.peek(sandbox_id)
         now = self._clock()
@@ -169,10 +185,6 @@ class Reconciler:
         times = [t for t in (decided.recheck_at, later) if t is not None]
         if times:
             self._requeue(sandbox_id, max(0.0, (min(times) - now).total_seconds()))
-        if _waits_for_nodes(decided) or _pod_is_missing(view, self._state):
-            self._state.waiting_for_nodes.add(sandbox_id)
-        else:
-            self._state.waiting_for_nodes.discard(sandbox_id)
 
     async def _say_unavailable(self, sandbox_id: str, error: UnavailableError) -> None:
         """The database does not answer: said on each open restore, when the API server does."""
@@ -592,17 +604,23 @@ def _same(step: Step, other: Step | None) -> bool:
             return True
 
 
-WAITS_FOR_NODES = frozenset(
+WAITS_FOR_NODES = frozenset({"PreviousPodMayBeAlive"})
+"""Reasons that any change of a node may end."""
+WAITS_FOR_PLACEMENT = frozenset(
     {
         "PlacementHeld",
         "CaptureCpuUnknown",
+        "CircuitOpen",
         "ColdCache",
         "PinnedNodeAbsent",
-        "PreviousPodMayBeAlive",
+        "Scheduling",
+        "SchedulingGated",
         "Stranded",
         "Unschedulable",
     }
 )
+"""Reasons that a node's change may end or, of a pod that waits, one after which it would be
+rendered otherwise: only the changes that can alter the decision."""
 
 
 def _waits_for_nodes(decided: Plan) -> bool:

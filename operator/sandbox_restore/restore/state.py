@@ -16,6 +16,7 @@ from sandbox_restore.model import names
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
+from sandbox_restore.restore.interest import Interests
 from sandbox_restore.restore.liveness import NodeSighting
 
 Key = tuple[str, str]
@@ -46,7 +47,10 @@ class ClusterState:
     def __init__(self, fleet: FleetIndex) -> None:
         self.fleet = fleet
         self.waiting_for_nodes: set[str] = set()
-        """Sandboxes whose next step depends on the fleet; the reconciler keeps it."""
+        """Sandboxes that any change of a node may concern, as a node proves a pod's end; the
+        reconciler keeps it."""
+        self.interests = Interests()
+        """Sandboxes whose placement depends on the fleet, and how; the reconciler keeps it."""
         self._pods: dict[Key, PodFacts] = {}
         self._pods_of: dict[str, set[Key]] = defaultdict(set)
         self._pods_on: dict[str, set[Key]] = defaultdict(set)
@@ -112,7 +116,9 @@ class ClusterState:
         self._note_ready(node, now)
         self._absent_since.pop(node.name, None)
         change = self.fleet.apply(node, now=now)
-        return self._concerned([node.name]) if change else set()
+        if change is None:
+            return set()
+        return self._concerned([node.name]) | self.interests.concerned(change)
 
     def remove_node(self, name: str, uid: str, now: datetime) -> set[str]:
         """A node that is gone."""
@@ -120,20 +126,25 @@ class ClusterState:
         self._became_ready.pop(name, None)
         if change is not None and name in self._pods_on:
             self._absent_since.setdefault(name, now)
-        return self._concerned([name])
+        found = self._concerned([name])
+        return found if change is None else found | self.interests.concerned(change)
 
     def replace_nodes(
         self, nodes: Iterable[NodeFacts], now: datetime, *, version: int = 0
     ) -> set[str]:
         """The authoritative list at a resource version: what it does not hold is gone."""
         listed = list(nodes)
-        if self.fleet.warm:
+        was_warm = self.fleet.warm
+        if was_warm:
             for node in listed:
                 self._note_ready(node, now)
-        self.fleet.replace(listed, now=now, version=version)
+        changes = self.fleet.replace(listed, now=now, version=version)
         for node in listed:
             self._absent_since.pop(node.name, None)
-        return self._concerned(list(self._pods_on))
+        found = self._concerned(list(self._pods_on))
+        if not was_warm:
+            return found | self.interests.all()
+        return found.union(*(self.interests.concerned(change) for change in changes))
 
     def _note_ready(self, node: NodeFacts, now: datetime) -> None:
         """When this process saw the node become Ready: the node's own clock may be wrong."""

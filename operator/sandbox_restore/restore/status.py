@@ -24,6 +24,7 @@ from sandbox_restore.model.restore import (
 from sandbox_restore.model.sandbox import Execution, Outcome, Source
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.outcome import failed_attempts
+from sandbox_restore.restore.rerender import RERENDERED
 from sandbox_restore.restore.world import Said
 
 ORDER = ("Planned", "Placed", "Succeeded", "Stranded", "Redirected")
@@ -237,6 +238,7 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
     """
     old = restore.status
     found: list[News] = []
+    found += _rerender_news(restore, status)
     found += _placement_news(restore, status)
     if would_change and status.observed is not UNSET:
         found.append(
@@ -312,6 +314,22 @@ def _rescue_news(restore: Restore, status: RestoreStatus) -> list[News]:
             identity = f"{after.reason}-{attempts}"
             found.append(News(reason=reason, note=after.message, identity=identity))
     return found
+
+
+def _rerender_news(restore: Restore, status: RestoreStatus) -> list[News]:
+    """Attempts whose pod was taken back because it would be rendered otherwise (section 8)."""
+    known = {(a.attempt, a.outcome) for a in restore.status.attempts}
+    return [
+        News(
+            reason="PlacementRerendered",
+            note=f"pod {attempt.pod} was not scheduled yet and is {attempt.message}",
+            identity=attempt.pod,
+        )
+        for attempt in status.attempts
+        if attempt.outcome == Outcome.SUPERSEDED.value
+        and attempt.message.startswith(RERENDERED)
+        and (attempt.attempt, attempt.outcome) not in known
+    ]
 
 
 def _placement_news(restore: Restore, status: RestoreStatus) -> list[News]:

@@ -25,6 +25,7 @@ from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.giveup import Evidence
 from sandbox_restore.restore.liveness import NodeSighting
 from sandbox_restore.restore.redirect import Loaders, Redirect
+from sandbox_restore.restore.rerender import Rerender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,10 @@ class World:
     """The nodes that can load a snapshot (section 10, condition 1)."""
     redirect_wait: Callable[[], datetime | None] = lambda: None
     """When the fleet's rate limit lets the next redirect through; None: now."""
+    rerender_for: Callable[[Restore, Execution, PodFacts], Rerender | None] = lambda _r, _e, _p: (
+        None
+    )
+    """Whether an unbound pod is to be rendered again, and when (section 8)."""
     config: PlannerConfig = PlannerConfig()
 
     def pod_of(self, execution: Execution) -> PodFacts | None:

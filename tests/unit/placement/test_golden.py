@@ -122,7 +122,7 @@ CPU_PARTS: dict[Any, tuple[str, ...]] = {
     Compatibility: ("can_load", "loaders", "known_loaders", "split", "parse"),
     FleetIndex: ("published", "with_cpu", "unusable_labels", "counts"),
     decision: ("_by_cpu", "loader_nodes", "verdict", "capture_evidence"),
-    term: ("placement_term", "term_of"),
+    term: ("placement_term", "read_back"),
     shortlist: ("_allowed", "_with_compatible"),
 }
 

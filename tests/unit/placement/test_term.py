@@ -19,10 +19,10 @@ from sandbox_restore.placement.term import (
     and_required,
     one_term_per_node,
     placement_term,
+    read_back,
     render,
     required_terms,
     term_change,
-    term_of,
 )
 from tests.unit.fleet.nodes import AMD, INTEL_B, node
 from tests.unit.placement.asks import REQUIRED
@@ -126,17 +126,62 @@ def test_the_term_is_sorted_whatever_it_was_made_of() -> None:
     assert made == CpuTerm(key=key, operator="In", values=("a", "z"))
 
 
-def test_a_term_is_read_back_from_a_pod() -> None:
-    term = CpuTerm(key=HOST_CPU_LABEL, operator="NotIn", values=(AMD,))
-    pod = render(with_terms({}, {"matchFields": [{"key": "metadata.name"}]}), Rendered(term=term))
-    assert term_of(pod, key=HOST_CPU_LABEL) == term
-    mine = {"key": HOST_CPU_LABEL, "operator": "In", "values": [AMD, INTEL_B]}
+def back(pod: dict[str, Any], *, key: str = HOST_CPU_LABEL) -> Rendered:
+    return read_back(required_terms(pod), key=key)
+
+
+def not_on_nodes(*names: str) -> dict[str, Any]:
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in names]
+    return {"matchFields": fields}
+
+
+RENDERED = st.builds(
+    Rendered,
+    term=st.none()
+    | st.builds(
+        CpuTerm,
+        key=st.just(HOST_CPU_LABEL),
+        operator=st.sampled_from(["In", "NotIn"]),
+        values=st.sets(st.sampled_from("abc"), min_size=1).map(sorted).map(tuple),
+    ),
+    shortlist=st.lists(st.sampled_from(["n1", "n2", "n3"]), unique=True).map(tuple),
+    node_exclusions=st.sets(st.sampled_from(["n4", "n5"])).map(sorted).map(tuple),
+)
+DISK = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
+
+
+@settings(deadline=None)
+@given(
+    pod=st.sampled_from([{}, with_terms(DISK), with_terms({}, DISK, {}, DISK)]), rendered=RENDERED
+)
+def test_what_was_rendered_is_read_back_from_the_pod(
+    pod: dict[str, Any], rendered: Rendered
+) -> None:
+    assert back(render(pod, rendered)) == rendered
+
+
+def test_nothing_is_read_from_terms_that_say_nothing_of_cpus_or_names() -> None:
     exists = {"key": HOST_CPU_LABEL, "operator": "Exists"}
-    templates = with_terms({"matchExpressions": [mine, exists]})
-    assert term_of(render(templates, Rendered(term=term)), key=HOST_CPU_LABEL) == term
-    assert term_of(with_terms({"matchExpressions": [exists]}), key=HOST_CPU_LABEL) is None
-    assert term_of({"spec": {}}, key=HOST_CPU_LABEL) is None
-    assert term_of(with_terms({"matchExpressions": [CPU]}), key="other") is None
+    field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    for pod in (
+        {},
+        with_terms(),
+        with_terms({}, {"matchExpressions": []}),
+        with_terms({"matchExpressions": [exists, {"key": "disk", "operator": "In"}]}),
+        # One ORed term without a name lets every node in.
+        with_terms({"matchFields": [field]}, DISK),
+    ):
+        assert back(pod) == Rendered()
+    assert back(with_terms({"matchExpressions": [CPU]}), key="other") == Rendered()
+
+
+def test_what_a_template_requires_itself_is_read_together_with_what_was_rendered() -> None:
+    own = {"key": HOST_CPU_LABEL, "operator": "In", "values": [AMD, INTEL_B]}
+    template = with_terms({"matchExpressions": [own], **not_on_nodes("n1")})
+    term = CpuTerm(key=HOST_CPU_LABEL, operator="NotIn", values=(AMD,))
+    found = back(render(template, Rendered(term=term, node_exclusions=("n2",))))
+    assert found.term == CpuTerm(key=HOST_CPU_LABEL, operator="In", values=(INTEL_B,))
+    assert found.node_exclusions == ("n1", "n2")
 
 
 def not_in(*values: str) -> CpuTerm:
@@ -198,3 +243,29 @@ def test_a_looser_term_takes_all_that_the_old_one_took(
     assert (change is Change.STRICTER) == bool(lost)
     if change is Change.NONE:
         assert takers(rendered) == takers(wanted)
+
+
+OWN = st.lists(
+    st.fixed_dictionaries(
+        {
+            "key": st.just("zone"),
+            "operator": st.sampled_from(["In", "NotIn"]),
+            "values": st.lists(st.sampled_from("abc"), min_size=1, unique=True),
+        }
+    ),
+    max_size=2,
+)
+
+
+@settings(deadline=None)
+@given(own=OWN, before=TERMS, after=TERMS)
+def test_two_pods_of_one_template_are_compared_by_what_they_take(
+    own: list[dict[str, Any]], before: CpuTerm | None, after: CpuTerm | None
+) -> None:
+    template = with_terms({"matchExpressions": [*own, {"key": "all", "operator": "DoesNotExist"}]})
+    nodes = [node(f"n-{v}", labels={"zone": v}) for v in "abcd"] + [node("n")]
+    pods = [render(template, Rendered(term=term)) for term in (before, after)]
+    had, takes = ({n.name for n in nodes if matches(PodRequirements.of(pod), n)} for pod in pods)
+    change = term_change(*(back(pod, key="zone").term for pod in pods))
+    assert (change is Change.STRICTER) == bool(had - takes)
+    assert (change is Change.LOOSER) == (had < takes)
