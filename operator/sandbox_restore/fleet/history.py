@@ -9,6 +9,7 @@ The fleet index tells every change; what is new is handed out to be written, by 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -72,9 +73,9 @@ class NodeHistory:
         """Every span that ended later is known, once loaded."""
         self._current: float | None = None
         """When the open spans were last known to be what the API server has."""
-        self._begun: dict[str, None] = {}
+        self._begun: OrderedDict[str, None] = OrderedDict()
         """Names whose open span is not in the database yet."""
-        self._ended: dict[_Key, _Span] = {}
+        self._ended: OrderedDict[_Key, _Span] = OrderedDict()
         """Spans whose end is not in the database yet, oldest first."""
         self._to_extend: list[str] = []
         self._unsettled: dict[str, _Span] = {}
@@ -228,7 +229,7 @@ class NodeHistory:
         self._past_count += 1
         self._ended[name, span.uid, span.first] = span
         while len(self._ended) > self._max_unwritten:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
             self.given_up += 1
         self._trim()
 
@@ -291,11 +292,10 @@ class NodeHistory:
             return []
         taken: list[NodeCpuSpan] = []
         while self._ended and len(taken) < limit:
-            key = next(iter(self._ended))
-            taken.append(self._row(key[0], self._ended.pop(key)))
+            key, span = self._ended.popitem(last=False)
+            taken.append(self._row(key[0], span))
         while self._begun and len(taken) < limit:
-            name = next(iter(self._begun))
-            del self._begun[name]
+            name, _ = self._begun.popitem(last=False)
             taken.append(self._row(name, self._open[name]))
         return taken
 
