@@ -170,11 +170,11 @@ async def test_more_spans_than_memory_allows_are_read_those_seen_last(
 ) -> None:
     monkeypatch.setattr(node_recorder, "PAGE", 4)
     await store.record_nodes([row(f"n{i}", AMD, -100, -i) for i in range(20)])
-    operator = await Operator(store, max_past=10).starts()
+    operator = await Operator(store, max_past=11).starts()
     carried = [operator.history.carried(f"n{i}", at(-50)).cpu for i in range(20)]
     assert carried == [None] * 20
-    assert [operator.history.carried(f"n{i}", at(-i)).cpu for i in range(10)] == [AMD] * 10
-    assert operator.history.size == 10
+    assert [operator.history.carried(f"n{i}", at(-i)).cpu for i in range(11)] == [AMD] * 11
+    assert operator.history.size == 12
 
 
 async def test_only_the_holder_of_the_lease_writes_and_prunes(db: Database, store: Store) -> None:
