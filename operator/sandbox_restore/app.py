@@ -319,7 +319,7 @@ class _Operator:
             ages=Ages(
                 published_hold=settings.published_hold,
                 node_history=settings.node_history_ttl,
-                observations=settings.observation_ttl,
+                observations=max(settings.observation_ttl, settings.circuit_window),
             ),
             clock=utc_now,
             may_write=lambda: self.health.lease_held(),
