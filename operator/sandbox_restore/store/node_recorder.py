@@ -124,7 +124,6 @@ class NodeRecorder:
             "node_history_read",
             spans=len(spans),
             complete=complete,
-            cpus_held=sorted(self._fleet.left(now=now)),
             seconds=round(self._monotonic() - began, 3),
         )
         return True
