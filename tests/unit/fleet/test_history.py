@@ -8,6 +8,7 @@ import pytest
 
 from sandbox_restore.fleet.history import FLAP_WINDOW, FLAPS, NodeHistory
 from sandbox_restore.fleet.index import FleetIndex
+from sandbox_restore.fleet.left import MAX_LEFT
 from sandbox_restore.model.sandbox import NodeCpuSpan
 from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, NOW, fleet, history, node, span
 
@@ -226,6 +227,15 @@ def test_cpus_without_a_node_are_told_with_the_time_they_left() -> None:
     assert index.left(now=at(0)) == {AMD: at(0), INTEL_A: at(-30)}
     assert index.left(now=at(59)) == {AMD: at(0)}
     assert index.left(now=at(60)) == {}
+
+
+def test_of_too_many_cpus_that_left_those_that_left_last_are_held() -> None:
+    index = fleet(node("n1", AMD), published_hold=3600 * SECOND)
+    index.remember_left({f"cpu-{i}": at(i) for i in range(MAX_LEFT + 5)})
+    index.remove("n1", now=at(MAX_LEFT + 9))
+    held = index.left(now=at(MAX_LEFT + 9))
+    assert len(held) == MAX_LEFT
+    assert set(held) == {AMD, *(f"cpu-{i}" for i in range(6, MAX_LEFT + 5))}
 
 
 # --- what is to be written
