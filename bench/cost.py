@@ -33,6 +33,10 @@ UNRELATED = {
     "left_pinned",
     "observations",
     "counts",
+    "node_history",
+    "cpus_last_seen",
+    "record_nodes",
+    "prune",
 }
 """Statements that run by the clock or once, whatever is restored."""
 

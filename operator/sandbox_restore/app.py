@@ -1,9 +1,10 @@
 """The composition root: builds everything once, starts and stops it in a stated order.
 
 Start: template, database and its schema, API server and its CRD, health server, Lease; then the
-LISTEN connection, the warm lists, the workers, and last Kopf with its watches. Stop: Kopf, the
-workers (each ends its pass), the LISTEN connection, the Lease, the health server, the API client,
-the pool. When the Lease is lost the process ends at once, with none of that.
+LISTEN connection, the warm lists and the node history, the recorder, the workers, and last Kopf
+with its watches. Stop: Kopf, the workers (each ends its pass), the recorder, the LISTEN
+connection, the Lease, the health server, the API client, the pool. When the Lease is lost the
+process ends at once, with none of that.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from sandbox_restore.errors import (
     SchemaError,
     UnavailableError,
 )
+from sandbox_restore.fleet.history import NodeHistory
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.handlers.registry import build_registry
 from sandbox_restore.handlers.watching import session_factory, watch
@@ -60,6 +62,7 @@ from sandbox_restore.restore.watches import WatchLog
 from sandbox_restore.restore.world import BeginAttempt, PlannerConfig, Retire, Step
 from sandbox_restore.settings import Settings
 from sandbox_restore.store.listener import ChangeListener
+from sandbox_restore.store.node_recorder import Ages, NodeRecorder
 from sandbox_restore.store.store import Store
 
 log = structlog.get_logger()
@@ -217,8 +220,11 @@ class _Operator:
 
     def _build(self) -> None:
         settings = self.settings
+        self.history = NodeHistory()
         fleet = FleetIndex(
-            cpu_label=settings.host_cpu_label, published_hold=settings.published_hold
+            cpu_label=settings.host_cpu_label,
+            published_hold=settings.published_hold,
+            history=self.history,
         )
         self.state = ClusterState(fleet)
         warm_by = time.monotonic() + settings.cold_cache_wait.total_seconds()
@@ -301,14 +307,31 @@ class _Operator:
             ),
             on_stranded=lambda rows: self.metrics.set_stranded(by_reason(rows)),
         )
+        self.recorder = NodeRecorder(
+            store=self.store,
+            fleet=fleet,
+            history=self.history,
+            ages=Ages(
+                published_hold=settings.published_hold,
+                node_history=settings.node_history_ttl,
+                observations=max(settings.observation_ttl, settings.circuit_window),
+            ),
+            clock=utc_now,
+            may_write=lambda: self.health.lease_held(),
+            on_late_read=lambda: self.intake.concerned(self.state.sandboxes(), slow=True),
+        )
         self.health.ages = self.watch_log.ages
         self.health.index_warm = lambda: fleet.warm
         self.health.refresh = self._refresh_gauges
 
     async def _warm(self) -> None:
-        """Index, pods and restores from our own chunked lists, before the first decision."""
+        """Index, pods and restores from our own chunked lists, and the node history, before the
+        first decision."""
         began = time.monotonic()
-        nodes, pods, restores = await self._first_lists()
+        wait = self.settings.cold_cache_wait.total_seconds()
+        (nodes, pods, restores), _ = await asyncio.gather(
+            self._first_lists(), self.recorder.first_read(wait=wait)
+        )
         self.state.replace_nodes(nodes.items, utc_now(), version=nodes.version)
         self.state.replace_pods(pods.items, version=pods.version)
         self.state.replace_restores(restores.items, version=restores.version)
@@ -342,9 +365,10 @@ class _Operator:
     async def _workers(self) -> AsyncIterator[None]:
         settings = self.settings
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.recorder.running())
             await stack.enter_async_context(self._reconciling())
             for name, interval, once in (
-                ("sweep", settings.sweep_interval, self.sweeper.sweep),
+                ("sweep", settings.sweep_interval, self._sweep),
                 ("observations", settings.sweep_interval, self._read_observations),
                 ("counts", settings.sweep_interval, self._count_rows),
                 ("resync", settings.resync_interval, self._resync),
@@ -490,6 +514,10 @@ class _Operator:
         for kind in ("nodes", "pods", names.PLURAL):
             await self._relisted(kind)
 
+    async def _sweep(self) -> None:
+        await self.sweeper.sweep()
+        await self.recorder.prune()
+
     async def _resync(self) -> None:
         """The slow safety net: each unfinished restore is looked at again."""
         before = utc_now() - self.settings.resync_interval
@@ -540,6 +568,9 @@ class _Operator:
         self.metrics.index_warm.set(int(self.state.fleet.warm))
         self.metrics.set_fleet(self.state.fleet.counts())
         self._refresh_circuits()
+        self.metrics.history_read.set(int(self.history.loaded))
+        self.metrics.history_waiting.set(self.history.waiting)
+        self.metrics.history_given_up.set(self.history.given_up)
         for kind, age in self.watch_log.ages().items():
             self.metrics.watch_age.labels(kind).set(-1 if age is None else age)
 

@@ -79,6 +79,15 @@ class Metrics:
             "loader",
         )
         self.index_warm = self._gauge("index_warm", "1 when the fleet index is complete.")
+        self.history_read = self._gauge(
+            "node_history_read", "1 when the node history of earlier times is known."
+        )
+        self.history_waiting = self._gauge(
+            "node_history_waiting", "Spans of the node history that wait to be written."
+        )
+        self.history_given_up = self._gauge(
+            "node_history_given_up", "Spans of the node history that were never written."
+        )
         self.leading = self._gauge("leading", "1 while this process holds the Lease.")
         build = Gauge(PREFIX + "build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)

@@ -116,8 +116,14 @@ class Settings(BaseSettings):
 
     published_hold: Duration = _duration("24h", section=CPU, at_least="0s", at_most="90d")
     """How long a CPU counts as published after its last node left, so that a node that returns is
-    excluded from its first moment. `0` switches it off. Longer costs only longer lists of excluded
-    CPUs."""
+    excluded from its first moment, also after a restart of the operator. `0` switches it off.
+    Longer costs only longer lists of excluded CPUs."""
+
+    node_history_ttl: Duration = _duration("90d", section=CPU, at_least="1h", at_most="3650d")
+    """How long the operator's record of a node that left is kept: which CPU it carried, from when
+    to when. It tells the capture CPU of older snapshots that do not record theirs. Longer only
+    costs rows, one for each node that ever was. Not below
+    `SPACE_SANDBOX_RESTORE_PUBLISHED_HOLD`."""
 
     loosen_after: Duration = _duration("60s", section=CPU, at_least="0s", at_most="1h")
     """How long a restore pod that waits to be scheduled must steadily have been stricter than it
@@ -186,8 +192,9 @@ class Settings(BaseSettings):
     left pinned there loses its local artifact marker. A cordon alone is no drain."""
 
     observation_ttl: Duration = _duration("24h", section=RESCUE, at_least="1m", at_most="90d")
-    """How long a node that refused a snapshot as CPU-incompatible is avoided. Longer wastes fewer
-    attempts; shorter notices sooner that a firmware update has mended the node."""
+    """How long a node that refused a snapshot as CPU-incompatible is avoided; older observations
+    of loads are deleted. Longer wastes fewer attempts; shorter notices sooner that a firmware
+    update has mended the node."""
 
     circuit_window: Duration = _duration("10m", section=RESCUE, at_least="0s", at_most="24h")
     """When, within this time, every CPU that is said to load the snapshots of one capture CPU has

@@ -136,6 +136,17 @@ def _backoff(settings: Settings) -> str | None:
     )
 
 
+def _history(settings: Settings) -> str | None:
+    kept, hold = settings.node_history_ttl, settings.published_hold
+    if hold <= kept:
+        return None
+    return (
+        f"{_name('node_history_ttl')}: {format_duration(kept)} is less than"
+        f" {_name('published_hold')} ({format_duration(hold)}), which a restart would then cut"
+        " short; raise it or lower the hold"
+    )
+
+
 def _label_taken(settings: Settings) -> str | None:
     taken = {names.PLACEMENT_BLOCK_LABEL, names.NODE_GROUP_LABEL, names.COHORT_LABEL}
     if settings.host_cpu_label not in taken:
@@ -204,6 +215,7 @@ def _short_grace(settings: Settings) -> str | None:
 _PROBLEMS: Final = (
     _Rule(fields=("lease_renew_interval", "lease_duration"), line=_renew),
     _Rule(fields=("retry_backoff_base", "retry_backoff_max"), line=_backoff),
+    _Rule(fields=("node_history_ttl", "published_hold"), line=_history),
     _Rule(fields=("host_cpu_label",), line=_label_taken),
     _Rule(fields=("pod_template_file",), line=_template),
     _Rule(fields=("rollout_namespaces", "namespaces"), line=_rollout_outside_namespaces),

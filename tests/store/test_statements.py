@@ -68,6 +68,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "counts": lambda s: s.counts(),
     "observations": lambda s: s.observations(at(0)),
     "node_history": lambda s: s.node_history(at(0)),
+    "cpus_last_seen": lambda s: s.cpus_last_seen(at(0)),
     "record_nodes": lambda s: s.record_nodes(
         [
             NodeCpuSpan(

@@ -160,6 +160,28 @@ async def test_spans_are_kept_and_only_their_end_moves_forward(db: Database, sto
     assert await store.node_history(at(25)) == [span(last=30)]
 
 
+async def test_spans_are_read_in_pages_those_seen_last_first(db: Database, store: Store) -> None:
+    spans = [span(f"node-{i:02}", uid, last=i // 4) for i in range(20) for uid in ("a", "b")]
+    await store.record_nodes(spans)
+    read: list[NodeCpuSpan] = []
+    while page := await store.node_history(at(1), limit=3, after=read[-1] if read else None):
+        assert len(page) <= 3
+        read += page
+    wanted = [one for one in spans if one.last_seen_at >= at(1)]
+    assert read == sorted(
+        wanted, key=lambda s: (s.last_seen_at, s.node_name, s.node_uid), reverse=True
+    )
+
+
+async def test_when_each_cpu_was_last_seen(db: Database, store: Store) -> None:
+    assert await store.cpus_last_seen(at(0)) == {}
+    await store.record_nodes(
+        [span(last=10), span("node-b", last=20), span("node-c", cpu="intel-6-106-6", last=5)]
+    )
+    assert await store.cpus_last_seen(at(0)) == {"amd-25-17-1": at(20), "intel-6-106-6": at(5)}
+    assert await store.cpus_last_seen(at(6)) == {"amd-25-17-1": at(20)}
+
+
 async def test_a_span_never_changes_its_cpu(db: Database, store: Store) -> None:
     await store.record_nodes([span()])
     assert await store.record_nodes([span(cpu="intel-6-106-6", last=99)]) == 0
@@ -173,7 +195,7 @@ async def test_a_node_may_carry_one_cpu_after_another(db: Database, store: Store
         span(uid="new", first=40, last=50),
     ]
     assert await store.record_nodes(spans) == 3
-    assert await store.node_history(at(0)) == spans
+    assert await store.node_history(at(0)) == spans[::-1]
 
 
 async def test_what_has_aged_out_is_pruned(box: Database, store: Store) -> None:
@@ -185,6 +207,14 @@ async def test_what_has_aged_out_is_pruned(box: Database, store: Store) -> None:
     assert await store.prune(observations_before=at(111), spans_before=at(20)) == 1
     assert await store.observations(at(0)) == []
     assert await store.node_history(at(0)) == [span("node-b", last=20)]
+
+
+async def test_one_pruning_deletes_no_more_than_its_limit(db: Database, store: Store) -> None:
+    await store.record_nodes([span(f"node-{i}") for i in range(5)])
+    deleted = [
+        await store.prune(observations_before=at(0), spans_before=at(20), limit=2) for _ in range(4)
+    ]
+    assert deleted == [2, 2, 1, 0]
 
 
 # --- one indexed statement each
@@ -285,7 +315,14 @@ async def test_every_sweep_reads_its_index_and_no_table_from_end_to_end(own_dsn:
         (queries.RESTORING_WITHOUT_ACTIVE, [], "sandbox_by_state"),
         (queries.RELEASED_RETIRED, [now - timedelta(minutes=5)], "execution_released_retired"),
         (queries.OBSERVATIONS, [now - timedelta(minutes=5), 10], "load_observation_recent"),
-        (queries.NODE_HISTORY, [now - timedelta(minutes=5)], "node_cpu_history_recent"),
+        (
+            queries.NODE_HISTORY,
+            [now - timedelta(minutes=5), 10, now, "node", "uid", now],
+            "node_cpu_history_recent",
+        ),
+        (queries.CPUS_LAST_SEEN, [now - timedelta(minutes=5)], "node_cpu_history_recent"),
+        (queries.PRUNE, [now - timedelta(days=3)] * 2 + [10], "node_cpu_history_recent"),
+        (queries.PRUNE, [now - timedelta(days=3)] * 2 + [10], "load_observation_recent"),
         # Of few rows the wider index by state is as good as its own.
         (queries.LEFT_PINNED, [1000], "sandbox_left_pinned sandbox_by_state"),
     ]

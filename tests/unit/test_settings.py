@@ -360,6 +360,12 @@ def test_the_backoff_begins_below_its_end() -> None:
     assert "is more than" in problem(RETRY_BACKOFF_BASE="61s", RETRY_BACKOFF_MAX="1m")
 
 
+def test_the_node_history_is_kept_for_as_long_as_a_cpu_is_held() -> None:
+    assert load(NODE_HISTORY_TTL="2h", PUBLISHED_HOLD="2h")
+    line = problem(NODE_HISTORY_TTL="2h", PUBLISHED_HOLD="3h")
+    assert "NODE_HISTORY_TTL: 2h is less than SPACE_SANDBOX_RESTORE_PUBLISHED_HOLD (3h)" in line
+
+
 @pytest.mark.parametrize("label", ["placement-block", "node-group", "cohort"])
 def test_the_cpu_label_is_none_that_means_something_else(label: str) -> None:
     assert "another meaning" in problem(HOST_CPU_LABEL=f"space.pplx.net/{label}")

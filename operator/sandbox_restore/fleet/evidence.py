@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -18,9 +17,6 @@ NODE_OLDER_THAN_CAPTURE: Final = timedelta(seconds=1)
 
 _SHOWN: Final = 64
 """Characters of an unusable value that are quoted."""
-
-History = Callable[[str, datetime], str | None]
-"""The CPU label that a node name carried at a time, from the operator's own records, or None."""
 
 
 class Evidence(StrEnum):
@@ -44,12 +40,11 @@ class CaptureEvidence(Struct, frozen=True, kw_only=True):
     """What was recorded and could not be used, and why: for a log line and the status."""
 
 
-def capture_evidence(
-    snapshot: Snapshot, *, fleet: FleetIndex, history: History | None = None
-) -> CaptureEvidence:
+def capture_evidence(snapshot: Snapshot, *, fleet: FleetIndex) -> CaptureEvidence:
     """Section 6: recorded, else the uploader's label, else its history, else unknown.
 
-    `fleet` must be warm: a node that an empty index does not show is no evidence of anything.
+    `fleet` must be warm: a node that an empty index does not show is no evidence of anything. A
+    fleet without a history has nothing to say under the third rule.
     """
     notes: list[str] = []
     ancestors = _ancestors(snapshot, notes=notes)
@@ -67,7 +62,7 @@ def capture_evidence(
     found = _uploader_label(snapshot, fleet=fleet, notes=notes)
     if found is None:
         kind = Evidence.UPLOADER_HISTORY
-        found = _uploader_history(snapshot, history=history)
+        found = _uploader_history(snapshot, fleet=fleet, notes=notes)
     if found is not None:
         return CaptureEvidence(
             kind=kind,
@@ -117,11 +112,21 @@ def _uploader_label(snapshot: Snapshot, *, fleet: FleetIndex, notes: list[str]) 
     found = cpus.usable(node.host_cpu_label)
     if found is None:
         notes.append(f"uploading node {node.name} has no usable host-CPU label")
+    elif fleet.history is not None:
+        then = fleet.history.carried(node.name, snapshot.captured_at).cpu
+        if then not in (None, found):
+            notes.append(
+                f"the label of node {node.name} has changed since the capture, when it was {then}"
+            )
     return found
 
 
-def _uploader_history(snapshot: Snapshot, *, history: History | None) -> str | None:
+def _uploader_history(snapshot: Snapshot, *, fleet: FleetIndex, notes: list[str]) -> str | None:
     """Section 6 rule 3 [beyond]: what that node name carried at capture time (section 12)."""
-    if history is None or snapshot.uploaded_by is None or snapshot.captured_at is None:
+    if fleet.history is None or snapshot.uploaded_by is None or snapshot.captured_at is None:
         return None
-    return cpus.recorded_cpu(history(snapshot.uploaded_by, snapshot.captured_at))
+    carried = fleet.history.carried(snapshot.uploaded_by, snapshot.captured_at)
+    found = cpus.recorded_cpu(carried.cpu)
+    if found is None and carried.why:
+        notes.append(carried.why)
+    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,15 +18,14 @@ from pyroaring import BitMap
 
 from sandbox_restore.fleet import cpu as cpus
 from sandbox_restore.fleet import record
+from sandbox_restore.fleet.history import NodeHistory
 from sandbox_restore.fleet.labels import Labels
+from sandbox_restore.fleet.left import LeftCpus
 from sandbox_restore.fleet.record import NodeChange, NodeRecord
 from sandbox_restore.fleet.sets import NodeSets
 from sandbox_restore.fleet.tombstones import Tombstones
 from sandbox_restore.model.names import HOST_CPU_LABEL, PLACEMENT_BLOCK_LABEL
 from sandbox_restore.model.node import NodeFacts
-
-_MAX_LEFT: Final = 1024
-"""CPUs that left the fleet and are remembered; more would be a label that is no CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +50,12 @@ class FleetIndex:
         cpu_label: str = HOST_CPU_LABEL,
         published_hold: timedelta = timedelta(0),
         max_tombstones: int = 10_000,
+        history: NodeHistory | None = None,
     ) -> None:
-        """`published_hold`: how long a CPU stays published after its last node (section 12)."""
+        """`published_hold`: how long a CPU stays published after its last node (section 12).
+        `history` is told of every change; None: none is kept."""
         self.cpu_label: Final = cpu_label
+        self.history: Final = history
         self._sets: Final = NodeSets()
         self.standing: Final = self._sets.standing
         self.keep: Final = self._sets.keep
@@ -73,11 +74,10 @@ class FleetIndex:
         self._resource_versions = array("q")
         self._key_sets: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._tombstones = Tombstones(limit=max_tombstones)
-        self._hold = published_hold
-        self._left: OrderedDict[str, datetime] = OrderedDict()
+        self._left = LeftCpus(hold=published_hold)
         self._published: tuple[str, ...] | None = None
-        self._with_left: tuple[tuple[str, ...], datetime] | None = None
-        """The published with those that left lately, and until when that holds."""
+        self._with_left: tuple[Mapping[str, datetime], tuple[str, ...]] | None = None
+        """Those that left lately, and the published together with them."""
         self._warm_since: datetime | None = None
         self._list_version = 0
 
@@ -122,14 +122,16 @@ class FleetIndex:
         if self._published is None:
             values = self.labels.values(self.cpu_label)
             self._published = tuple(sorted(v for v in values if cpus.usable(v) is not None))
-        if now is None or not self._left:
+        held = {} if now is None else self._left.held(now=now)
+        if not held:
             return self._published
-        if self._with_left is None or now >= self._with_left[1]:
-            left = [value for value, when in self._left.items() if now - when < self._hold]
-            until = min((self._left[value] for value in left), default=now) + self._hold
-            held = {value for value in left if cpus.usable(value) is not None}
-            self._with_left = tuple(sorted(held.union(self._published))), until
-        return self._with_left[0]
+        if self._with_left is None or self._with_left[0] is not held:
+            self._with_left = held, tuple(sorted({*self._published, *held}))
+        return self._with_left[1]
+
+    def left(self, *, now: datetime) -> Mapping[str, datetime]:
+        """CPUs that count as published though no node has them, and when the last one left."""
+        return self._left.held(now=now)
 
     def unusable_labels(self) -> dict[str, tuple[str, ...]]:
         """Host-CPU label values that name no CPU (section 3), each with its nodes' names."""
@@ -190,16 +192,21 @@ class FleetIndex:
     # --- writing
 
     def remember_left(self, left: Mapping[str, datetime]) -> None:
-        """Section 12: CPUs of the node history, and when the last node of each left."""
+        """Section 12: CPUs of the node history, and when a node was last seen with each."""
         present = self.labels.values(self.cpu_label)
-        for value, when in left.items():
-            if value not in present:
-                self._left[value] = max(when, self._left.get(value, when))
+        self._left.left({cpu: when for cpu, when in left.items() if cpu not in present})
         self._with_left = None
+        self.version += 1
 
     def apply(self, facts: NodeFacts, *, now: datetime) -> NodeChange | None:
         """Takes in one event of a node; None when it changes nothing, or is older than what is
         known."""
+        change = self._apply(facts, now=now)
+        if self.history is not None:
+            self.history.take(change, now=now)
+        return change
+
+    def _apply(self, facts: NodeFacts, *, now: datetime) -> NodeChange | None:
         before = self._by_name.get(facts.name)
         if self._is_stale(facts, before=before):
             return None
@@ -229,6 +236,12 @@ class FleetIndex:
 
         A deletion that names the UID is certain: no late event brings that node back.
         """
+        change = self._remove(name, uid, now=now)
+        if self.history is not None:
+            self.history.take(change, now=now)
+        return change
+
+    def _remove(self, name: str, uid: str | None = None, *, now: datetime) -> NodeChange | None:
         before = self._by_name.get(name)
         if before is None or uid not in (None, before.uid):
             if uid is not None:
@@ -257,12 +270,12 @@ class FleetIndex:
         self._list_version = 0  # what an earlier list left out is no proof against this one
         for facts in nodes:
             listed.add(facts.name)
-            change = self.apply(facts, now=now)
+            change = self._apply(facts, now=now)
             if change is not None:
                 changes.append(change)
         for name in [name for name in self._by_name if name not in listed]:
             newer = self._resource_versions[self._by_name[name].slot] > version > 0
-            change = None if newer else self.remove(name, now=now)
+            change = None if newer else self._remove(name, now=now)
             if change is not None:
                 changes.append(change)
         self._list_version = version
@@ -271,6 +284,8 @@ class FleetIndex:
             self._warm_since = now
             self.version += 1
             self.labels.compact()
+        if self.history is not None:
+            self.history.take_listed(changes, now=now)
         return changes
 
     def _is_stale(self, facts: NodeFacts, *, before: NodeRecord | None) -> bool:
@@ -412,8 +427,6 @@ class FleetIndex:
         """A host-CPU label came onto its first node, or went off its last."""
         self._published = self._with_left = None
         if after is not None:
-            self._left.pop(after, None)
-        if before is not None and self._hold and before not in self.labels.values(self.cpu_label):
-            if len(self._left) >= _MAX_LEFT:
-                self._left.popitem(last=False)
-            self._left[before] = now
+            self._left.back(after)
+        if before is not None and before not in self.labels.values(self.cpu_label):
+            self._left.left({before: now})

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap
 
 from sandbox_restore.fleet.compatibility import Compatibility, Split
-from sandbox_restore.fleet.evidence import CaptureEvidence, History, capture_evidence
+from sandbox_restore.fleet.evidence import CaptureEvidence, capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.restore import HostCpuPolicy
 from sandbox_restore.model.sandbox import Snapshot
@@ -127,14 +127,13 @@ def decide(
     compatibility: Compatibility,
     *,
     now: datetime,
-    history: History | None = None,
 ) -> PlacementDecision:
     """Section 5: with the gate off, nothing about a CPU is read, asked or rendered."""
     if request.gate is Gate.ON:
-        return _by_cpu(request, fleet, compatibility, now=now, history=history)
+        return _by_cpu(request, fleet, compatibility, now=now)
     decision = _without_cpu(request, fleet)
     if request.gate is Gate.OBSERVE:
-        would = _by_cpu(request, fleet, compatibility, now=now, history=history)
+        would = _by_cpu(request, fleet, compatibility, now=now)
         return replace(decision, would=would)
     return decision
 
@@ -224,13 +223,12 @@ def _by_cpu(
     compatibility: Compatibility,
     *,
     now: datetime,
-    history: History | None,
 ) -> PlacementDecision:
     """Gate on: sections 6, 8, 9 and 11."""
     if not fleet.warm:
         waits = request.may_wait_for_cache or request.policy is HostCpuPolicy.REQUIRED
         return _cold(request, waits=waits, reason=Reason.COLD_CACHE)
-    evidence = capture_evidence(request.snapshot, fleet=fleet, history=history)
+    evidence = capture_evidence(request.snapshot, fleet=fleet)
     published = fleet.published(now=now)
     split = Split()
     if evidence.cpu is not None:

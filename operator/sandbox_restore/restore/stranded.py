@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sandbox_restore.fleet.compatibility import Compatibility
-from sandbox_restore.fleet.evidence import History, capture_evidence
+from sandbox_restore.fleet.evidence import capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.sandbox import LeftPinned, Snapshot
 from sandbox_restore.restore.failure import FailureClass
@@ -42,7 +42,6 @@ def stranded_rows(
     now: datetime,
     gone_grace: timedelta,
     observation_ttl: timedelta,
-    history: History | None = None,
 ) -> list[StrandedRow]:
     """The rows whose pinned node cannot load the newest ready snapshot.
 
@@ -54,7 +53,7 @@ def stranded_rows(
     found: list[StrandedRow] = []
     known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
     for row in rows:
-        cpu, ancestors = _captured_on(row, fleet, history)
+        cpu, ancestors = _captured_on(row, fleet)
         loaders: frozenset[str] | None = None
         if cpu is not None:
             lineage = (cpu, ancestors)
@@ -87,9 +86,7 @@ def by_reason(rows: Iterable[StrandedRow]) -> Mapping[tuple[str, str], int]:
     return counted
 
 
-def _captured_on(
-    row: LeftPinned, fleet: FleetIndex, history: History | None
-) -> tuple[str | None, tuple[str, ...]]:
+def _captured_on(row: LeftPinned, fleet: FleetIndex) -> tuple[str | None, tuple[str, ...]]:
     if row.snapshot_id is None:
         return None, ()
     evidence = capture_evidence(
@@ -102,7 +99,6 @@ def _captured_on(
             ancestor_cpus=row.ancestor_cpus or (),
         ),
         fleet=fleet,
-        history=history,
     )
     return evidence.cpu, evidence.ancestors
 

@@ -15,6 +15,13 @@ from sandbox_restore.model.sandbox import LeftPinned, LoadObservation, NodeCpuSp
 from sandbox_restore.store.connection import SESSION, Connection, Observer, Query, readable
 from sandbox_restore.store.edge import DRIVER_ERRORS, redact, translated
 from sandbox_restore.store.locked import MARK_LOADED, LockedSandbox
+from sandbox_restore.store.node_queries import (
+    CPUS_LAST_SEEN,
+    LAST_OF_ALL,
+    NODE_HISTORY,
+    PRUNE,
+    RECORD_NODES,
+)
 from sandbox_restore.store.records import (
     Counts,
     OpenExecution,
@@ -203,9 +210,29 @@ class Store:
         """Observations made at or after `since`, newest first, at most `limit` (section 11)."""
         return decode_rows(await self._ask(OBSERVATIONS, since, limit), LoadObservation)
 
-    async def node_history(self, since: datetime) -> list[NodeCpuSpan]:
-        """Spans of the node history that were last seen at or after `since` (section 12)."""
-        return decode_rows(await self._ask(NODE_HISTORY, since), NodeCpuSpan)
+    async def node_history(
+        self, since: datetime, *, limit: int = 10_000, after: NodeCpuSpan | None = None
+    ) -> list[NodeCpuSpan]:
+        """Spans of the node history that were last seen at or after `since` (section 12), those
+        seen last first, at most `limit`; with `after`, those that come after that one."""
+        at = LAST_OF_ALL if after is None else after
+        return decode_rows(
+            await self._ask(
+                NODE_HISTORY,
+                since,
+                limit,
+                at.last_seen_at,
+                at.node_name,
+                at.node_uid,
+                at.first_seen_at,
+            ),
+            NodeCpuSpan,
+        )
+
+    async def cpus_last_seen(self, since: datetime) -> dict[str, datetime]:
+        """When a node was last seen with each CPU, of those seen at or after `since`."""
+        raw = await self._ask(CPUS_LAST_SEEN, since)
+        return decode("{}" if raw is None else raw, dict[str, datetime])
 
     async def record_nodes(self, spans: Sequence[NodeCpuSpan]) -> int:
         """Adds spans to the node history, or moves the end of those it has; returns how many.
@@ -217,9 +244,12 @@ class Store:
         written: int = await self._ask(RECORD_NODES, encode(spans))
         return written
 
-    async def prune(self, *, observations_before: datetime, spans_before: datetime) -> int:
-        """Deletes what has aged out of sections 11 and 12; returns how many rows."""
-        deleted: int = await self._ask(PRUNE, observations_before, spans_before)
+    async def prune(
+        self, *, observations_before: datetime, spans_before: datetime, limit: int = 10_000
+    ) -> int:
+        """Deletes what has aged out of sections 11 and 12, at most `limit` rows of each table;
+        returns how many rows."""
+        deleted: int = await self._ask(PRUNE, observations_before, spans_before, limit)
         return deleted
 
     async def _ask(self, query: Query, *args: object) -> Any:
@@ -351,42 +381,5 @@ OBSERVATIONS = Query(
     SELECT json_agg(to_json(o))::text FROM (
         SELECT * FROM sandbox_restore.load_observation o WHERE o.observed_at >= $1::timestamptz
         ORDER BY o.observed_at DESC LIMIT $2::int) o
-    """,
-)
-NODE_HISTORY = Query(
-    "node_history",
-    """
-    SELECT json_agg(to_json(h) ORDER BY h.node_name, h.first_seen_at)::text
-    FROM sandbox_restore.node_cpu_history h WHERE h.last_seen_at >= $1::timestamptz
-    """,
-)
-RECORD_NODES = Query(
-    "record_nodes",
-    """
-    WITH given AS (
-        SELECT * FROM json_to_recordset($1::text::json) AS g(
-            node_name text, node_uid text, host_cpu text, first_seen_at timestamptz,
-            last_seen_at timestamptz)
-    ), written AS (
-        INSERT INTO sandbox_restore.node_cpu_history AS h
-            (node_name, node_uid, host_cpu, first_seen_at, last_seen_at)
-        SELECT * FROM given
-        ON CONFLICT (node_name, node_uid, first_seen_at) DO UPDATE
-            SET last_seen_at = excluded.last_seen_at
-            WHERE h.host_cpu = excluded.host_cpu AND h.last_seen_at < excluded.last_seen_at
-        RETURNING 1
-    ) SELECT count(*)::int FROM written
-    """,
-)
-PRUNE = Query(
-    "prune",
-    """
-    WITH observations AS (
-        DELETE FROM sandbox_restore.load_observation WHERE observed_at < $1::timestamptz
-        RETURNING 1
-    ), spans AS (
-        DELETE FROM sandbox_restore.node_cpu_history WHERE last_seen_at < $2::timestamptz
-        RETURNING 1
-    ) SELECT ((SELECT count(*) FROM observations) + (SELECT count(*) FROM spans))::int
     """,
 )

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sandbox_restore.fleet.history import NodeHistory
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model import names
 from sandbox_restore.model.node import NodeFacts, Taint
+from sandbox_restore.model.sandbox import NodeCpuSpan
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=30)
@@ -57,12 +59,41 @@ def node(
     )
 
 
-def fleet(*nodes: NodeFacts, warm: bool = True, **options: Any) -> FleetIndex:
-    """An index with these nodes."""
+def fleet(
+    *nodes: NodeFacts, warm: bool = True, now: datetime = LONG_AGO, **options: Any
+) -> FleetIndex:
+    """An index with these nodes, taken in at `now`."""
     index = FleetIndex(**options)
     if warm:
-        index.replace(nodes, now=LONG_AGO)
+        index.replace(nodes, now=now)
     else:
         for facts in nodes:
-            index.apply(facts, now=LONG_AGO)
+            index.apply(facts, now=now)
     return index
+
+
+def span(
+    name: str,
+    cpu: str,
+    *,
+    first: datetime = LONG_AGO,
+    last: datetime = NOW,
+    uid: str | None = None,
+) -> NodeCpuSpan:
+    """One span of the node history."""
+    return NodeCpuSpan(
+        node_name=name,
+        node_uid=uid or f"uid-of-{name}",
+        host_cpu=cpu,
+        first_seen_at=first,
+        last_seen_at=last,
+    )
+
+
+def history(
+    *spans: NodeCpuSpan, known_after: datetime = datetime(1970, 1, 1, tzinfo=UTC), **options: Any
+) -> NodeHistory:
+    """A node history that has read these spans."""
+    found = NodeHistory(**options)
+    found.load(spans, known_after=known_after)
+    return found

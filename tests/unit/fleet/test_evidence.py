@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from sandbox_restore.fleet.evidence import Evidence, capture_evidence
+from sandbox_restore.fleet.history import NodeHistory
 from sandbox_restore.model.sandbox import Snapshot
-from tests.unit.fleet.nodes import AMD, INTEL_A, INTEL_B, NOW, fleet, node
+from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, NOW, fleet, history, node, span
 
 SECOND = timedelta(seconds=1)
 
@@ -86,26 +87,66 @@ def test_without_a_capture_time_the_label_proves_nothing() -> None:
     assert found.kind is Evidence.UNKNOWN
 
 
-def test_history_is_asked_after_the_label_and_for_the_capture_time() -> None:
-    asked: list[tuple[str, datetime]] = []
+LATER = NOW + timedelta(hours=1)
 
-    def history(name: str, when: datetime) -> str | None:
-        asked.append((name, when))
-        return INTEL_B
 
-    live = capture_evidence(snapshot(), fleet=fleet(node("n1", AMD)), history=history)
-    assert live.kind is Evidence.UPLOADER_LABEL
-    assert asked == []
-    replaced = fleet(node("n1", AMD, created=NOW + SECOND))
-    found = capture_evidence(snapshot(), fleet=replaced, history=history)
+def test_the_history_is_asked_after_the_label_and_for_the_capture_time() -> None:
+    spans = (
+        span("n1", INTEL_B, last=NOW, uid="old"),
+        span("n1", ARM, first=NOW + SECOND, last=NOW + 9 * SECOND),
+    )
+    live = fleet(node("n1", AMD), history=history(*spans), now=LATER)
+    assert capture_evidence(snapshot(), fleet=live).kind is Evidence.UPLOADER_LABEL
+    replaced = node("n1", AMD, created=NOW + SECOND, uid="newest")
+    for now_there in (
+        fleet(replaced, history=history(*spans), now=LATER),
+        fleet(history=history(*spans)),
+    ):
+        found = capture_evidence(snapshot(), fleet=now_there)
+        assert (found.kind, found.cpu, found.node) == (Evidence.UPLOADER_HISTORY, INTEL_B, "n1")
+        assert len(found.notes) == 1
+
+
+def test_a_node_whose_label_is_missing_now_is_known_by_its_history() -> None:
+    known = history(span("n1", INTEL_B))
+    found = capture_evidence(snapshot(), fleet=fleet(node("n1"), history=known))
     assert (found.kind, found.cpu) == (Evidence.UPLOADER_HISTORY, INTEL_B)
-    assert asked == [("n1", NOW)]
 
 
-@pytest.mark.parametrize("answer", [None, "unknown", "Intel-6"])
-def test_an_unusable_history_is_no_evidence(answer: str | None) -> None:
-    found = capture_evidence(snapshot(), fleet=fleet(), history=lambda _n, _t: answer)
-    assert found.kind is Evidence.UNKNOWN
+def test_the_label_comes_before_a_history_that_says_otherwise_and_says_so() -> None:
+    known = history(span("n1", INTEL_B))
+    live = fleet(node("n1", AMD), history=known, now=LATER)
+    found = capture_evidence(snapshot(), fleet=live)
+    assert (found.kind, found.cpu) == (Evidence.UPLOADER_LABEL, AMD)
+    assert found.notes == (
+        "the label of node n1 has changed since the capture, when it was intel-6-143-8",
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        (NodeHistory(), "has not been read yet"),
+        (history(), "no record of what node n1 carried at 2026-03-01T12:00:00+00:00"),
+        (history(span("n1", AMD, last=NOW - SECOND)), "no record"),
+        (history(span("n1", AMD), known_after=NOW), "no record"),
+        (history(span("n1", AMD), span("n1", ARM, uid="b")), f"seen with {AMD} and {ARM} at"),
+        (history(span("n1", "unknown")), ""),
+    ],
+)
+def test_a_history_that_does_not_know_is_no_evidence_and_says_why(
+    known: NodeHistory, says: str
+) -> None:
+    found = capture_evidence(snapshot(), fleet=fleet(history=known))
+    assert (found.kind, found.cpu) == (Evidence.UNKNOWN, None)
+    assert says in found.notes[-1]
+
+
+def test_without_a_capture_time_or_an_uploader_the_history_proves_nothing() -> None:
+    known = history(span("n1", AMD))
+    for parts in ({"captured_at": None}, {"uploaded_by": None}):
+        found = capture_evidence(snapshot(**parts), fleet=fleet(history=known))
+        assert found.kind is Evidence.UNKNOWN
 
 
 def test_ancestors_are_kept_once_and_unusable_ones_are_told() -> None:

@@ -116,11 +116,9 @@ def request(
     )
 
 
-def decided(
-    asked: PlacementRequest, index: FleetIndex, pairs: str = "", **parts: Any
-) -> PlacementDecision:
+def decided(asked: PlacementRequest, index: FleetIndex, pairs: str = "") -> PlacementDecision:
     compatibility, _ = Compatibility.parse(pairs)
-    return decide(asked, index, compatibility, now=NOW, **parts)
+    return decide(asked, index, compatibility, now=NOW)
 
 
 def terms_of(pod: Mapping[str, Any]) -> list[dict[str, Any]]:

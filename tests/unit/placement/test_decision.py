@@ -29,7 +29,7 @@ from sandbox_restore.placement.match import PodRequirements, matches
 from sandbox_restore.placement.pod import apply_decision
 from sandbox_restore.placement.reachable import Demand, is_reachable, reachable
 from sandbox_restore.placement.term import CpuTerm
-from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, NOW, fleet, node
+from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, NOW, fleet, history, node, span
 from tests.unit.placement.asks import REQUIRED as REQUIRED_TERMS
 from tests.unit.placement.asks import decided, rendered, request, snapshot, terms_of
 
@@ -187,8 +187,9 @@ def test_an_unknown_capture_cpu_leaves_the_restore_unconstrained_and_says_so() -
 
 
 def test_history_is_asked_for_a_snapshot_whose_node_is_gone() -> None:
-    index = fleet(node("n1", INTEL_A), node("n2", AMD))
-    found = decided(request(None), index, history=lambda _name, _when: INTEL_A)
+    known = history(span("source", INTEL_A))
+    index = fleet(node("n1", INTEL_A), node("n2", AMD), history=known)
+    found = decided(request(None), index)
     assert found.evidence is not None
     assert found.evidence.kind is Evidence.UPLOADER_HISTORY
     assert found.term == not_in(AMD)

@@ -24,7 +24,7 @@ from sandbox_restore.placement.explain import (
 )
 from sandbox_restore.placement.gate import Gate
 from sandbox_restore.placement.reachable import Filter
-from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, fleet, node
+from tests.unit.fleet.nodes import AMD, ARM, INTEL_A, INTEL_B, fleet, history, node, span
 from tests.unit.placement.asks import decided, request, snapshot
 
 CORDONED = {"unschedulable": True}
@@ -200,8 +200,8 @@ def test_a_cold_cache_has_words_and_no_numbers(parts: dict[str, Any], says: str)
 def test_evidence_other_than_the_record_is_told() -> None:
     nodes = [node("source", INTEL_A), node("x", AMD)]
     assert "The capture CPU is the label of uploading node source." in said(*nodes, cpu=None)
-    index, asked = fleet(nodes[1]), request(None)
-    decision = decided(asked, index, history=lambda _n, _t: INTEL_A)
+    index, asked = fleet(nodes[1], history=history(span("source", INTEL_A))), request(None)
+    decision = decided(asked, index)
     assert "source carried at capture time" in message(
         decision, explanation(decision, asked, index)
     )
