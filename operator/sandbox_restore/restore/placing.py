@@ -50,14 +50,16 @@ from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.interest import Interest
-from sandbox_restore.restore.redirect import Loaders, fresh_refusals
+from sandbox_restore.restore.pinned import Loaders, fresh_refusals
 from sandbox_restore.restore.rerender import Rerender, Rerendering
 from sandbox_restore.restore.world import Hold
 
 KEPT = 10_000
 """Held decisions that are remembered for the status."""
 
-LOCAL_MESSAGE = "the pod can run only on node {node}, which holds the sandbox's state"
+LOCAL_MESSAGE = (
+    "nothing to decide: the pod can run only on node {node}, which holds the sandbox's state"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
