@@ -42,6 +42,7 @@ check: $(STAMP) ## Format, lint, types, layers, drift of generated files
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m sandbox_restore.model.crd --check
 	@$(BIN)/python -m sandbox_restore.cli.settings_doc --check
+	@$(BIN)/python -m sandbox_restore.agent.deviceplugin.generate --check
 
 .PHONY: format
 format: $(STAMP) ## Format and mend what can be mended
@@ -65,9 +66,10 @@ cluster-stop: $(STAMP) ## End the control plane that `make cluster` left running
 ##@ Generated files
 
 .PHONY: generate
-generate: $(STAMP) ## Write the CRD and docs/configuration.md anew from the code
+generate: $(STAMP) ## Write the CRD, docs/configuration.md and the protocol's messages anew
 	@$(BIN)/python -m sandbox_restore.model.crd
 	@$(BIN)/python -m sandbox_restore.cli.settings_doc
+	@$(BIN)/python -m sandbox_restore.agent.deviceplugin.generate
 
 .PHONY: lock
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/*.lock (hashes, no index)

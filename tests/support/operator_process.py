@@ -43,11 +43,13 @@ class OperatorProcess:
         env: Mapping[str, str] | None = None,
         log_path: Path | None = None,
         program: Sequence[str] | None = None,
+        arguments: Sequence[str] = ("run",),
     ) -> None:
         """Prepare. `log_path` gets all that it prints, over all its starts.
 
         `program` stands in for the installed one, with the same arguments.
         """
+        self._arguments = list(arguments)
         self._program = list(program) if program is not None else _command()
         self.health_port = free_ports(1)[0]
         if log_path is None:
@@ -94,7 +96,7 @@ class OperatorProcess:
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._program,
-                "run",
+                *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -18,6 +18,9 @@ from sandbox_restore.agent.state import (
 )
 from sandbox_restore.fleet import cpu
 
+HELD_LOOK = 15.0
+"""Seconds between two looks at what holds a label: the end of a pod is no event of the Node."""
+
 _NAMED_PODS = 5
 """A condition names so many pods; a list of hundreds helps nobody."""
 
@@ -121,6 +124,7 @@ def _held(seen: Seen, what: str, *, waiting: Waiting) -> Plan:
         message=f"{what}; held until these sandbox pods, which exclude it, are gone, or"
         f" --force-relabel: {', '.join(pods[:_NAMED_PODS])}{more}",
         waiting=waiting,
+        look_again=HELD_LOOK,
         warn=True,
         event=True,
     )

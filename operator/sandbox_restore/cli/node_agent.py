@@ -16,14 +16,80 @@ if TYPE_CHECKING:
 
 node_agent = typer.Typer(
     name="node-agent",
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
-@node_agent.callback()
-def agent() -> None:
-    """Publishes this node's host CPU, then advertises its network slots."""
+@node_agent.callback(invoke_without_command=True)
+def agent(
+    context: typer.Context,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Write the label if need be, and end; no slots.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what would be done first; write nothing.")
+    ] = False,
+    force_relabel: Annotated[
+        bool,
+        typer.Option(
+            "--force-relabel", help="Change the label although sandboxes run that it excludes."
+        ),
+    ] = False,
+    advertise_unlabelled_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long slots wait for a label, 0, or never; in place of the setting.",
+        ),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Publishes this node's host CPU, then advertises its network slots; keeps both true.
+
+    Settings come from the environment: SPACE_SANDBOX_RESTORE_NODE_NAME is required, and
+    SPACE_SANDBOX_RESTORE_NETWORK_SLOTS says how many slots. With --once or --dry-run, exit code
+    0: the label is right; 1: it is not (yet).
+
+    \b
+    Examples:
+      SPACE_SANDBOX_RESTORE_NODE_NAME=node-1 sandbox-restore node-agent --dry-run
+      sandbox-restore node-agent detect
+    """
+    if context.invoked_subcommand is not None:
+        return
+    import structlog
+
+    from sandbox_restore.agent import app
+    from sandbox_restore.logs import configure_logging
+    from sandbox_restore.settings import PREFIX, load_settings
+
+    environ = dict(os.environ)
+    if advertise_unlabelled_after is not None:
+        environ[f"{PREFIX}ADVERTISE_UNLABELLED_AFTER"] = advertise_unlabelled_after
+    settings = load_settings(environ, needs_database=False)
+    configure_logging(level=settings.log_level, form=settings.log_format)
+    log = structlog.get_logger("sandbox_restore.cli")
+    for warning in settings.warnings:
+        log.warning("setting_questionable", problem=warning)
+    if not (once or dry_run):
+        raise typer.Exit(app.run(settings, force_relabel=force_relabel))
+    look, right = app.once(settings, force_relabel=force_relabel, dry_run=dry_run)
+    found = look.plan
+    if output is Output.JSON:
+        say_json(
+            {
+                "step": found.step.value,
+                "reason": found.reason.value,
+                "message": found.message,
+                "value": look.seen.detection.value,
+                "labelled": right,
+            }
+        )
+    else:
+        say(f"{'next step' if dry_run else 'ended before'}: {found.step.value}")
+        say(f"{found.reason.value}: {found.message}")
+    raise typer.Exit(ExitCode.OK if right else ExitCode.FAILED)
 
 
 @node_agent.command()

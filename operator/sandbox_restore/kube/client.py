@@ -30,6 +30,7 @@ from sandbox_restore.errors import (
 
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 PAGE = 500
 """Objects a page of a chunked LIST (architecture.md: measured)."""
@@ -135,6 +136,43 @@ class KubeClient:
         if 200 <= response.status < 300:
             return raw
         raise _error(response.status, raw, f"{method} {path}", patch=content_type == JSON_PATCH)
+
+    async def stirs(
+        self, path: str, *, query: Mapping[str, str], seconds: int
+    ) -> AsyncIterator[None]:
+        """Yields whenever a watch on `path` says something, what it says unread; first at once.
+
+        Ends after about `seconds`, or when the server ends it. For whoever reads the object anew
+        anyway: a watch without a resource version begins with the state there is, so that nothing
+        is lost between two of them. Errors as for `request`.
+        """
+        params = {**query, "watch": "true", "timeoutSeconds": str(seconds)}
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._api.call_api(
+                    path,
+                    "GET",
+                    {},
+                    list(params.items()),
+                    {"Accept": "application/json"},
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                )
+            try:
+                if response.status != 200:
+                    raw = await response.read()
+                    raise _error(response.status, raw, f"GET {path}", patch=False)
+                # The server ends it in time; the limit is for a connection that has died unseen.
+                async with asyncio.timeout(seconds + self._timeout):
+                    async for _ in response.content.iter_any():
+                        yield
+            finally:
+                response.close()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnavailableError(
+                f"API server {self.server} does not answer (watch of {path}): "
+                f"{error or type(error).__name__}"
+            ) from error
 
     async def pages(
         self, path: str, *, query: Mapping[str, str] | None = None
