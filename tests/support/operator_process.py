@@ -126,6 +126,12 @@ class OperatorProcess:
         except (aiohttp.ClientError, TimeoutError):
             return 0
 
+    async def text(self, path: str) -> str:
+        """Return what a path of the health port answers."""
+        url = f"http://{LOOPBACK}:{self.health_port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return await answer.text()
+
     async def wait(self, *, deadline_s: float = STOP_SECONDS) -> int:
         """Wait until the process has ended by itself; return its exit code."""
         assert self._process is not None, "it does not run"

@@ -44,11 +44,21 @@ class ExpiredError(SandboxRestoreError):
     """410 on a `continue` token: the list has to start again."""
 
 
+class _Details(msgspec.Struct):
+    causes: list[Any] = []
+
+
 class _Status(msgspec.Struct):
-    """metav1.Status as far as an error message needs it."""
+    """metav1.Status as far as an error needs it."""
 
     message: str = ""
     reason: str = ""
+    details: _Details | None = None
+
+    @property
+    def says_why(self) -> bool:
+        """Something in the object, or a policy, is named as the cause."""
+        return self.details is not None and bool(self.details.causes)
 
 
 async def load_configuration() -> Configuration:
@@ -227,8 +237,9 @@ def _error(status: int, raw: bytes, what: str, *, patch: bool) -> SandboxRestore
         return NotFoundError(words)
     if status == 410:
         return ExpiredError(words)
-    # The API server answers a failed `test` of a JSON patch with 422 and no details.
-    if status == 409 or (status == 422 and patch):
+    # The API server answers a failed `test` of a JSON patch with 422 and no cause; one with a cause
+    # is an object that is not valid, or an admission policy's no.
+    if status == 409 or (status == 422 and patch and not told.says_why):
         return ConflictError(words)
     if status == 401 or (status == 403 and _wants_rights(told.message)):
         return PermissionDeniedError(words)

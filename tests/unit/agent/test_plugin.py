@@ -1,4 +1,4 @@
-"""The device plugin, against a simulated kubelet; tests/support/fakekubelet.py says what that is."""
+"""The device plugin, against a simulated kubelet (see tests/support/fakekubelet.py)."""
 
 from __future__ import annotations
 
