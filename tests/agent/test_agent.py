@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.config import load_kube_config
 
+from sandbox_restore.errors import ConflictError, SandboxRestoreError
+from sandbox_restore.kube.client import KubeClient
+from sandbox_restore.kube.node import KubeNode
 from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
 from tests.support.agentbed import AgentNode, history
 from tests.support.testbed import ControlPlane
@@ -269,6 +274,35 @@ async def test_force_relabel_changes_the_label_at_once(node: AgentNode, token: s
     agent = node.agent(token, cpuinfo=ICE_FILE, arguments=("--force-relabel",))
     async with node.kubelet, agent:
         await node.settled(ICE)
+
+
+# Writes
+
+
+async def test_a_label_that_changed_meanwhile_is_not_written_over(
+    node: AgentNode, token: str
+) -> None:
+    configuration = Configuration()
+    await load_kube_config(str(node.plane.kubeconfig), client_configuration=configuration)
+    client = KubeClient(configuration)
+    try:
+        kube, uid = KubeNode(client, name=node.name), node.get()["metadata"]["uid"]
+        node.set_label(CASCADE)
+        for stale in (
+            {"uid": uid, "before": "amd-25-1-1"},
+            {"uid": "another", "before": CASCADE},
+        ):
+            with pytest.raises(ConflictError):
+                await kube.write_label(HOST_CPU_LABEL, ICE, any_label=True, **stale)
+        body = {"type": "T", "status": "True", "reason": "R", "message": ""}
+        with pytest.raises(SandboxRestoreError):
+            await kube.write_condition(body, uid="another")
+        assert node.label == CASCADE
+        await kube.write_label(HOST_CPU_LABEL, ICE, uid=uid, before=CASCADE, any_label=True)
+        await kube.write_label(HOST_CPU_LABEL, None, uid=uid, before=ICE, any_label=True)
+        assert node.label is None
+    finally:
+        await client.close()
 
 
 # One look
