@@ -55,6 +55,10 @@ format: $(STAMP) ## Format and mend what can be mended
 testbed: $(STAMP) ## Build the control plane once (etcd, kube-apiserver, …) into a per-user cache
 	@$(BIN)/python -m tests.support.testbed build > /dev/null
 
+.PHONY: nodes
+nodes: testbed ## Build kubelet and containerd once, for tests on real nodes (Linux, root)
+	@$(BIN)/python -m tests.support.realnode
+
 .PHONY: cluster
 cluster: testbed ## Leave a control plane running and print its KUBECONFIG
 	@$(BIN)/python -m tests.support.testbed start

@@ -334,10 +334,9 @@ async def test_once_writes_the_label_and_ends_without_slots(node: AgentNode, tok
 
 
 async def test_dry_run_tells_the_step_and_writes_nothing(node: AgentNode, token: str) -> None:
-    before = node.get()["metadata"]["resourceVersion"]
     code, document = await one(node, token, "--dry-run")
     assert (code, document["step"], document["value"]) == (1, "write-label", ICE)
-    assert node.get()["metadata"]["resourceVersion"] == before
+    assert (node.label, node.condition, node.events()) == (None, {}, [])
 
 
 async def test_without_slots_of_its_own_it_keeps_the_label_alone(
@@ -349,6 +348,7 @@ async def test_without_slots_of_its_own_it_keeps_the_label_alone(
 
 
 async def test_the_rest_of_the_node_is_left_as_it_was(node: AgentNode, token: str) -> None:
+    node.plane.wait_nodes_ready(names=[node.name])
     before = node.get()
     async with node.agent(token, cpuinfo=ICE_FILE, network_slots="0"):
         await node.until("Published")

@@ -117,8 +117,11 @@ class AgentNode:
 
     # The agent
 
-    def bind_agent_pod(self) -> str:
-        """The agent's pod, bound to this node, and a token bound to that pod."""
+    def bind_agent_pod(self, *, image: str = "sandbox-restore") -> str:
+        """The agent's pod, bound to this node, and a token bound to that pod.
+
+        `image` is what a real kubelet runs in it: the agent itself is a process beside it.
+        """
         pod = f"agent-{self.name}"
         self.admin.post(
             f"/api/v1/namespaces/{NAMESPACE}/pods",
@@ -128,7 +131,8 @@ class AgentNode:
                     "nodeName": self.name,
                     "serviceAccountName": ACCOUNT,
                     "tolerations": [{"operator": "Exists"}],
-                    "containers": [{"name": "agent", "image": "sandbox-restore"}],
+                    "hostNetwork": True,
+                    "containers": [{"name": "agent", "image": image, "imagePullPolicy": "Never"}],
                 },
             },
         )
