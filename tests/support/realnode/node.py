@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,10 +12,16 @@ from typing import Any
 from tests.support.realnode.available import BUSYBOX
 from tests.support.realnode.config import cni_conflist, containerd_toml, kubelet_yaml
 from tests.support.realnode.image import IMAGE, write_image
-from tests.support.testbed import ControlPlane, TestbedError, ensure_module, wait_until
+from tests.support.testbed import (
+    ComponentDiedError,
+    ControlPlane,
+    ensure_module,
+    wait_until,
+)
 from tests.support.testbed.gomodules import CONTAINERD, KUBELET
 from tests.support.testbed.nodes import is_settled
 from tests.support.testbed.ports import free_ports
+from tests.support.testbed.processes import Component, Processes
 
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 """Where every kubelet has its plugins, whatever its own folder: so each node is given a mount
@@ -41,7 +46,8 @@ class RealNode:
         self.plugins = folder / "plugins"
         """The node's device-plugins folder, as seen from outside of its namespace."""
         self.path = f"/api/v1/nodes/{name}"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes = Processes(folder, remove_root=False)
+        self._holder = 0
         self._port = free_ports(1)[0]
         self._containerd = ensure_module(CONTAINERD)
         self._kubelet = ensure_module(KUBELET)
@@ -75,6 +81,7 @@ class RealNode:
         self._start(
             "containerd",
             [str(self._containerd / "containerd"), "--config", f"{self.folder}/containerd.toml"],
+            rank=2,
         )
         socket = self.folder / "c.sock"
         wait_until(socket.exists, what="containerd listens", timeout=START_SECONDS)
@@ -89,12 +96,12 @@ class RealNode:
 
     def stop(self) -> None:
         """End the kubelet, every container, containerd, and the namespace with its mounts."""
-        self._end("kubelet", signal.SIGKILL)
-        if "containerd" in self._processes:
+        if "kubelet" in self._processes.names:
+            self._processes.stop("kubelet")
+        if "containerd" in self._processes.names:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._end_containers()
-        self._end("containerd", signal.SIGTERM)
-        self._end("namespace", signal.SIGKILL)
+        self._processes.stop_all()
 
     def wait_ready(self) -> None:
         """Wait until pods can be bound to the node."""
@@ -128,11 +135,12 @@ class RealNode:
                 f"--hostname-override={self.name}",
                 "--v=2",
             ],
+            rank=1,
         )
 
     def stop_kubelet(self) -> None:
         """End it as systemd would. Containers go on."""
-        self._end("kubelet", signal.SIGTERM)
+        self._processes.stop("kubelet")
 
     def restart_kubelet(self, *, forget_checkpoint: bool = False) -> None:
         """Stop and start it; `forget_checkpoint` removes what it knows of devices meanwhile."""
@@ -175,62 +183,38 @@ class RealNode:
     # Processes
 
     def log(self, name: str) -> Path:
-        return self.folder / f"{name}.log"
+        return self._processes.log(name)
+
+    def died(self) -> str:
+        """Which program ended by itself, with its last lines; empty when none did."""
+        try:
+            self._processes.check()
+        except ComponentDiedError as error:
+            return str(error)
+        return ""
 
     def _hold_namespace(self) -> None:
         """A process whose mount namespace has this node's folder where kubelets look."""
         ready = self.folder / "namespace"
         script = (
             f"mount --make-rshared / && mount --bind {self.plugins} {DEVICE_PLUGINS} && "
-            f"touch {ready} && exec sleep infinity"
+            f"touch {ready} && exec tail -f {ready}"
         )
-        self._spawn(
-            "namespace", ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
-        )
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+        self._processes.start(Component(name="namespace", rank=3, command=command))
         wait_until(ready.exists, what="the node's mount namespace", timeout=START_SECONDS)
+        self._holder = int(self._processes.pid("namespace"))
 
     def _inside(self, command: list[str]) -> list[str]:
-        holder = self._processes["namespace"].pid
-        return ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--", *command]
-
-    def _start(self, name: str, command: list[str]) -> None:
-        self._spawn(name, self._inside(command))
-
-    def _spawn(self, name: str, command: list[str]) -> None:
         programs = f"{self._containerd}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        with self.log(name).open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={"PATH": programs, "HOME": str(self.folder)},
-            )
+        namespace = f"--mount=/proc/{self._holder}/ns/mnt"
+        return ["nsenter", namespace, "--", "env", f"PATH={programs}", *command]
 
-    def _end(self, name: str, number: signal.Signals) -> None:
-        process = self._processes.pop(name, None)
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def died(self) -> str:
-        """Which process ended by itself, with its last lines; empty when none did."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                tail = self.log(name).read_text(errors="replace").splitlines()[-5:]
-                return f"{name} ended: " + " | ".join(tail)
-        return ""
+    def _start(self, name: str, command: list[str], *, rank: int) -> None:
+        self._processes.start(Component(name=name, rank=rank, command=self._inside(command)))
 
     def remove(self) -> None:
         """Remove its folder; mounts that a killed kubelet left went with the namespace."""
-        if any(process.poll() is None for process in self._processes.values()):
-            raise TestbedError(f"{self.name} still runs")
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
