@@ -28,9 +28,10 @@ from tests.support.realnode.node import STATUS_SECONDS, idle_pod
 from tests.support.testbed import ApiError, ControlPlane, ensure_built, wait_until
 
 SLOTS = 4
-SETTLE_SECONDS = 6.0
+SETTLE_SECONDS = 4.0
 """After a restart, how long the pod is looked at once the kubelet has reported its Node."""
 
+CHECKPOINT = "kubelet_internal_checkpoint"
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -119,9 +120,14 @@ class Bench:
 
     # one restart
 
-    async def restart(self, *, forget_checkpoint: bool) -> None:
+    async def restart(self, *, forget: str) -> None:
+        """`forget` "checkpoint": the checkpoint file is lost; "folder": all files beside it too."""
         before = self.heartbeat()
-        self.node.restart_kubelet(forget_checkpoint=forget_checkpoint)
+        self.node.stop_kubelet()
+        for path in self.node.plugins.iterdir():
+            if forget == "folder" or (forget and path.name == CHECKPOINT):
+                path.unlink()
+        self.node.start_kubelet()
         await asyncio.to_thread(
             wait_until,
             lambda: self.heartbeat() != before,
@@ -142,7 +148,7 @@ Variant = Callable[[Bench, Tally, int], Awaitable[None]]
 def variant(
     *,
     device_plugin: bool,
-    forget: bool = False,
+    forget: str = "",
     taken: str = "",
     back: bool = True,
 ) -> Variant:
@@ -160,7 +166,7 @@ def variant(
                 await bench.wait_shown(str(SLOTS))
                 name = await bench.pod()
             await _take(bench, taken)
-            await bench.restart(forget_checkpoint=forget)
+            await bench.restart(forget=forget)
             if device_plugin and back and not taken:
                 await bench.advertise()
             await asyncio.sleep(SETTLE_SECONDS)
@@ -220,16 +226,18 @@ def _unhealthy(plugin: DevicePlugin) -> None:
 
 VARIANTS: dict[str, Variant] = {
     "status patch": variant(device_plugin=False),
+    "status patch, folder emptied": variant(device_plugin=False, forget="folder"),
     "status patch, set to 0 before": variant(device_plugin=False, taken="0"),
     "status patch, removed before": variant(device_plugin=False, taken="removed"),
     "device plugin": variant(device_plugin=True),
-    "device plugin, checkpoint lost": variant(device_plugin=True, forget=True),
+    "device plugin, checkpoint lost": variant(device_plugin=True, forget="checkpoint"),
+    "device plugin, folder emptied": variant(device_plugin=True, forget="folder"),
     "device plugin, not back": variant(device_plugin=True, back=False),
     "device plugin, no devices before": variant(device_plugin=True, taken="no devices"),
     "device plugin, unhealthy before": variant(device_plugin=True, taken="unhealthy"),
     "device plugin, gone before": variant(device_plugin=True, taken="plugin gone"),
     "device plugin, no devices before, checkpoint lost": variant(
-        device_plugin=True, taken="no devices", forget=True
+        device_plugin=True, taken="no devices", forget="checkpoint"
     ),
 }
 

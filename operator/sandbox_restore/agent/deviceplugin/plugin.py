@@ -26,6 +26,9 @@ log = structlog.get_logger()
 REGISTER_SECONDS: Final = 10.0
 """How long a kubelet may take to answer a registration, and then to ask for the devices."""
 
+STOP_SECONDS: Final = 0.5
+"""How long calls of the kubelet may take to end when the server stops."""
+
 SOCKET_LOOK_SECONDS: Final = 1.0
 """How often the kubelet's socket is looked at: one `stat`."""
 
@@ -114,11 +117,11 @@ class DevicePlugin:
         self, _request: pb.Empty, _context: Any
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
         """The whole list now and at each change, for as long as the kubelet listens."""
-        told = asyncio.Event()
+        told, server = asyncio.Event(), self._server
         self._streams.add(told)
         self._asked.set()
         try:
-            while True:
+            while self._server is server:
                 told.clear()
                 yield _devices(self._slots)
                 await told.wait()
@@ -176,14 +179,16 @@ class DevicePlugin:
             server.add_insecure_port(f"unix:{self._socket}")
         except RuntimeError as error:
             raise UnavailableError(f"{self._socket} cannot be made: {error}") from error
-        await server.start()
         self._server = server
+        await server.start()
 
     async def _close(self) -> None:
         self._registered_with = None
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(grace=0)
+            # Streams end by themselves; one that a dead kubelet left open is cut.
+            self._tell()
+            await server.stop(grace=STOP_SECONDS)
 
     def _lost(self) -> None:
         """The kubelet listens no more."""
