@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,9 @@ from tests.support.testbed import ApiError, ControlPlane, ensure_built, wait_unt
 SLOTS = 4
 SETTLE_SECONDS = 4.0
 """After a restart, how long the pod is looked at once the kubelet has reported its Node."""
+
+LATE_SECONDS = 6.0
+"""How long the runtime keeps a kubelet waiting that has lost its folder at a boot."""
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 PODS = "/api/v1/namespaces/default/pods"
@@ -121,13 +125,19 @@ class Bench:
     # one restart
 
     async def restart(self, *, forget: str) -> None:
-        """`forget` "checkpoint": the checkpoint file is lost; "folder": all files beside it too."""
+        """`forget` "checkpoint": the checkpoint file is lost; "folder": all files beside it too;
+        "boot": these, and the runtime answers only after the kubelet has registered its Node."""
         before = self.heartbeat()
         self.node.stop_kubelet()
         for path in self.node.plugins.iterdir():
-            if forget == "folder" or (forget and path.name == CHECKPOINT):
+            if forget in ("folder", "boot") or (forget and path.name == CHECKPOINT):
                 path.unlink()
+        if forget == "boot":
+            self.node.signal("containerd", signal.SIGSTOP)
         self.node.start_kubelet()
+        if forget == "boot":
+            await asyncio.sleep(LATE_SECONDS)
+            self.node.signal("containerd", signal.SIGCONT)
         await asyncio.to_thread(
             wait_until,
             lambda: self.heartbeat() != before,
@@ -227,11 +237,13 @@ def _unhealthy(plugin: DevicePlugin) -> None:
 VARIANTS: dict[str, Variant] = {
     "status patch": variant(device_plugin=False),
     "status patch, folder emptied": variant(device_plugin=False, forget="folder"),
+    "status patch, folder emptied, runtime late": variant(device_plugin=False, forget="boot"),
     "status patch, set to 0 before": variant(device_plugin=False, taken="0"),
     "status patch, removed before": variant(device_plugin=False, taken="removed"),
     "device plugin": variant(device_plugin=True),
     "device plugin, checkpoint lost": variant(device_plugin=True, forget="checkpoint"),
     "device plugin, folder emptied": variant(device_plugin=True, forget="folder"),
+    "device plugin, folder emptied, runtime late": variant(device_plugin=True, forget="boot"),
     "device plugin, not back": variant(device_plugin=True, back=False),
     "device plugin, no devices before": variant(device_plugin=True, taken="no devices"),
     "device plugin, unhealthy before": variant(device_plugin=True, taken="unhealthy"),
@@ -243,26 +255,34 @@ VARIANTS: dict[str, Variant] = {
 
 
 async def measure(chosen: list[str], *, restarts: int) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))
     with ControlPlane.start(ensure_built(), kwok=False) as plane:
-        node = RealNode(plane, "real-1", folder=folder)
+        print(f"restarts: {restarts}; Node status every {STATUS_SECONDS} s\n")
+        print("| slots from | pod alive | pod ended | why | slots shown after |")
+        print("|---|---|---|---|---|", flush=True)
+        for number, name in enumerate(chosen, start=1):
+            began = time.monotonic()
+            tally = await measure_one(plane, f"real-{number}", VARIANTS[name], restarts=restarts)
+            print(
+                f"| {name} | {tally.outcomes['alive']} | {tally.outcomes['ended']} |"
+                f" {_words(tally.reasons)} | {_words(tally.shown)} |",
+                flush=True,
+            )
+            sys.stderr.write(f"{name}: {time.monotonic() - began:.0f} s\n")
+
+
+async def measure_one(
+    plane: ControlPlane, node_name: str, chosen: Variant, *, restarts: int
+) -> Tally:
+    """One variant on a node of its own: a kubelet remembers resources that it has once seen."""
+    tally = Tally()
+    node = RealNode(plane, node_name, folder=Path(tempfile.mkdtemp(prefix="rn", dir="/tmp")))
+    try:
         with node:
             node.wait_ready()
-            print(f"restarts: {restarts}; Node status every {STATUS_SECONDS} s\n", flush=True)
-            print("| slots from | pod alive | pod ended | why | slots shown after |")
-            print("|---|---|---|---|---|", flush=True)
-            bench = Bench(node)
-            for name in chosen:
-                tally = Tally()
-                began = time.monotonic()
-                await VARIANTS[name](bench, tally, restarts)
-                print(
-                    f"| {name} | {tally.outcomes['alive']} | {tally.outcomes['ended']} |"
-                    f" {_words(tally.reasons)} | {_words(tally.shown)} |",
-                    flush=True,
-                )
-                sys.stderr.write(f"{name}: {time.monotonic() - began:.0f} s\n")
+            await chosen(Bench(node), tally, restarts)
+    finally:
         node.remove()
+    return tally
 
 
 def _words(counts: Counter[Any]) -> str:

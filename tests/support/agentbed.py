@@ -58,7 +58,13 @@ class AgentNode:
         self.admin.delete(self.path)
 
     def get(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.admin.get(self.path)
+        """The Node; one without anything while there is none."""
+        try:
+            found: dict[str, Any] = self.admin.get(self.path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return {"metadata": {"labels": {}}, "status": {}}
         return found
 
     @property
