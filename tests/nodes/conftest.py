@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,10 +27,24 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def node(plane: ControlPlane) -> Iterator[RealNode]:
+def nodes(plane: ControlPlane) -> Iterator[Callable[[], RealNode]]:
+    """Makes nodes, not started yet; they are stopped and their objects deleted at the end."""
+    made: list[RealNode] = []
+
+    def make() -> RealNode:
+        folder = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))
+        made.append(RealNode(plane, f"real-{next(_numbers)}", folder=folder))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.stop()
+        if node.get():
+            plane.api().delete(node.path)
+        node.remove()
+
+
+@pytest.fixture
+def node(nodes: Callable[[], RealNode]) -> RealNode:
     """A node of its own for each test, not started yet."""
-    folder = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))
-    node = RealNode(plane, f"real-{next(_numbers)}", folder=folder)
-    yield node
-    node.stop()
-    node.remove()
+    return nodes()

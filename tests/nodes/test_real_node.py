@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sandbox_restore.model.names import NETWORK_SLOTS
+from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
 from tests.support.agentbed import AgentNode, History, history
 from tests.support.operator_process import OperatorProcess
 from tests.support.realnode import RealNode
@@ -164,3 +166,40 @@ async def test_a_sandbox_outlives_the_agent_and_a_kubelet_restart_without_it(bed
     async with bed.agent(token):
         await bed.settled()
         assert (bed.phase(), bed.process()) == ("Running", process)
+
+
+async def test_a_waiting_restore_lands_only_where_the_label_says_that_it_may(
+    nodes: Callable[[], RealNode], tmp_path: Path
+) -> None:
+    """Two real nodes join while a pod waits whose required term excludes the CPU of the first."""
+    beds = []
+    for cpuinfo in (CASCADE_FILE, ICE_FILE):
+        folder = tmp_path / cpuinfo
+        folder.mkdir()
+        beds.append((Bed(nodes(), folder), cpuinfo))
+    (excluded, _), (loader, _) = beds
+    pod = idle_pod("waiting", node="", slots=1, resource=NETWORK_SLOTS)
+    del pod["spec"]["nodeName"]
+    term = {"matchExpressions": [{"key": HOST_CPU_LABEL, "operator": "NotIn", "values": [CASCADE]}]}
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}
+        }
+    }
+    admin = loader.view.admin
+    admin.post(PODS, pod)
+    async with contextlib.AsyncExitStack() as stack:
+        for bed, cpuinfo in beds:
+            token = bed.view.bind_agent_pod(image=IMAGE)
+            await stack.enter_async_context(bed.agent(token, cpuinfo=cpuinfo))
+        await excluded.start()
+        await excluded.settled(CASCADE)
+        assert "nodeName" not in admin.get(f"{PODS}/waiting")["spec"]
+        await loader.start()
+        await loader.settled(ICE)
+        await until(
+            lambda: admin.get(f"{PODS}/waiting")["status"]["phase"] == "Running",
+            deadline_s=SLOW,
+            what="the waiting pod runs",
+        )
+        assert admin.get(f"{PODS}/waiting")["spec"]["nodeName"] == loader.real.name
