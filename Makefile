@@ -42,6 +42,7 @@ check: $(STAMP) ## Format, lint, types, layers, drift of generated files
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m sandbox_restore.model.crd --check
 	@$(BIN)/python -m sandbox_restore.cli.settings_doc --check
+	@$(BIN)/python -m sandbox_restore.agent.deviceplugin.generate --check
 
 .PHONY: format
 format: $(STAMP) ## Format and mend what can be mended
@@ -54,6 +55,10 @@ format: $(STAMP) ## Format and mend what can be mended
 testbed: $(STAMP) ## Build the control plane once (etcd, kube-apiserver, …) into a per-user cache
 	@$(BIN)/python -m tests.support.testbed build > /dev/null
 
+.PHONY: nodes
+nodes: testbed ## Build kubelet and containerd once, for tests on real nodes (Linux, root)
+	@$(BIN)/python -m tests.support.realnode
+
 .PHONY: cluster
 cluster: testbed ## Leave a control plane running and print its KUBECONFIG
 	@$(BIN)/python -m tests.support.testbed start
@@ -65,9 +70,10 @@ cluster-stop: $(STAMP) ## End the control plane that `make cluster` left running
 ##@ Generated files
 
 .PHONY: generate
-generate: $(STAMP) ## Write the CRD and docs/configuration.md anew from the code
+generate: $(STAMP) ## Write the CRD, docs/configuration.md and the protocol's messages anew
 	@$(BIN)/python -m sandbox_restore.model.crd
 	@$(BIN)/python -m sandbox_restore.cli.settings_doc
+	@$(BIN)/python -m sandbox_restore.agent.deviceplugin.generate
 
 .PHONY: lock
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/*.lock (hashes, no index)

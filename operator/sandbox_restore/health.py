@@ -9,11 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aiohttp import web
 
 WATCH_STALE_AFTER = 150.0
 """Seconds: a watch is asked for anew every 60 s, so two were missed."""
+
+
+class Probed(Protocol):
+    """What the server asks of whoever is probed."""
+
+    @property
+    def phase(self) -> str: ...
+    @property
+    def fatal(self) -> str | None: ...
+    @property
+    def ages(self) -> Callable[[], dict[str, float | None]]: ...
+    @property
+    def refresh(self) -> Callable[[], None]: ...
+    def problems(self) -> list[str]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +68,7 @@ class Health:
 
 
 async def serve(
-    health: Health, *, host: str, port: int, metrics: Callable[[], bytes]
+    health: Probed, *, host: str, port: int, metrics: Callable[[], bytes]
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
     """Starts the server; returns its port (chosen free for 0) and what stops it.
 

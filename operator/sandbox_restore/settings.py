@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic import PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -26,8 +26,10 @@ from sandbox_restore.errors import ConfigurationError
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.model import names
 from sandbox_restore.placement.gate import GateSettings
+from sandbox_restore.settings_agent import AgentSettings
+from sandbox_restore.settings_fields import duration as _duration
+from sandbox_restore.settings_fields import setting as _setting
 from sandbox_restore.settings_values import (
-    DURATION_FORMS,
     Duration,
     LabelKeys,
     Namespaces,
@@ -47,24 +49,7 @@ LEASE: Final = "Leader lease"
 SERVING: Final = "Probes, metrics and logs"
 
 
-def _setting(default: Any, *, section: str, expects: str, **bounds: Any) -> Any:
-    """A field with its section of the reference page and what its value must look like."""
-    return Field(default, json_schema_extra={"section": section, "expects": expects}, **bounds)
-
-
-def _duration(default: str, /, *, section: str, at_least: str, at_most: str) -> Any:
-    """A duration field with bounds, all written as a person writes them."""
-    low, high = values.parse_duration(at_least), values.parse_duration(at_most)
-    return _setting(
-        values.parse_duration(default),
-        section=section,
-        expects=f"a duration from {at_least} to {at_most}, {DURATION_FORMS}",
-        ge=low,
-        le=high,
-    )
-
-
-class Settings(BaseSettings):
+class Settings(AgentSettings):
     """All settings; each one's variable is `SPACE_SANDBOX_RESTORE_` and its name in capitals."""
 
     model_config = SettingsConfigDict(

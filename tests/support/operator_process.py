@@ -43,11 +43,13 @@ class OperatorProcess:
         env: Mapping[str, str] | None = None,
         log_path: Path | None = None,
         program: Sequence[str] | None = None,
+        arguments: Sequence[str] = ("run",),
     ) -> None:
         """Prepare. `log_path` gets all that it prints, over all its starts.
 
         `program` stands in for the installed one, with the same arguments.
         """
+        self._arguments = list(arguments)
         self._program = list(program) if program is not None else _command()
         self.health_port = free_ports(1)[0]
         if log_path is None:
@@ -94,7 +96,7 @@ class OperatorProcess:
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._program,
-                "run",
+                *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -123,6 +125,12 @@ class OperatorProcess:
                 return answer.status
         except (aiohttp.ClientError, TimeoutError):
             return 0
+
+    async def text(self, path: str) -> str:
+        """Return what a path of the health port answers."""
+        url = f"http://{LOOPBACK}:{self.health_port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return await answer.text()
 
     async def wait(self, *, deadline_s: float = STOP_SECONDS) -> int:
         """Wait until the process has ended by itself; return its exit code."""

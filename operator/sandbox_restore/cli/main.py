@@ -20,6 +20,7 @@ import typer
 
 from sandbox_restore import __version__
 from sandbox_restore.cli.exit_codes import MEANING, ExitCode
+from sandbox_restore.cli.node_agent import node_agent
 from sandbox_restore.cli.output import Output, OutputOption, note, report, say, say_json
 from sandbox_restore.cli.plan import plan
 from sandbox_restore.errors import SandboxRestoreError
@@ -146,6 +147,7 @@ def version(*, output: OutputOption = Output.TEXT) -> None:
 
 for _command in (run, migrate, classify, plan, version):
     app.command()(_command)
+app.add_typer(node_agent)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ from sandbox_restore.settings import (
     shown_default,
     variable,
 )
+from sandbox_restore.settings_agent import AGENT
 
 FILE: Final = Path("docs") / "configuration.md"
 
@@ -34,14 +35,14 @@ _EXAMPLE: Final = {
 }
 
 _INTRODUCTION: Final = """\
-<!-- Generated from operator/sandbox_restore/settings.py by
+<!-- Generated from operator/sandbox_restore/settings.py and settings_agent.py by
      python -m sandbox_restore.cli.settings_doc; change it there. -->
 
 # Settings
 
-The operator reads its settings from the environment when it starts, checks all of them, and never
-changes them while it runs. A wrong one ends the start with exit code 2, one line for each problem,
-before any connection is opened.
+The operator and the node agent read their settings from the environment when they start, check all
+of them, and never change them while they run. A wrong one ends the start with exit code 2, one line
+for each problem, before any connection is opened.
 
 - A variable that is empty counts as unset.
 - A duration is a number with a unit (`500ms`, `30s`, `2m`, `1h`, `1d`), several of them (`1h30m`),
@@ -74,7 +75,8 @@ look like (`sandbox-restore run`):
 
 def markdown() -> str:
     """The text of the page."""
-    fields = list(Settings.model_fields)
+    # The node agent's stand last: a subclass's fields follow those it inherits.
+    fields = sorted(Settings.model_fields, key=lambda field: section(field) == AGENT)
     rows = "\n".join(f"| [`{variable(f)}`](#{_anchor(f)}) | {_default(f)} |" for f in fields)
     page = _INTRODUCTION.format(
         prefix=PREFIX,

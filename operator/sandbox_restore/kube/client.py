@@ -30,6 +30,7 @@ from sandbox_restore.errors import (
 
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 PAGE = 500
 """Objects a page of a chunked LIST (architecture.md: measured)."""
@@ -43,11 +44,21 @@ class ExpiredError(SandboxRestoreError):
     """410 on a `continue` token: the list has to start again."""
 
 
+class _Details(msgspec.Struct):
+    causes: list[Any] = []
+
+
 class _Status(msgspec.Struct):
-    """metav1.Status as far as an error message needs it."""
+    """metav1.Status as far as an error needs it."""
 
     message: str = ""
     reason: str = ""
+    details: _Details | None = None
+
+    @property
+    def says_why(self) -> bool:
+        """Something in the object, or a policy, is named as the cause."""
+        return self.details is not None and bool(self.details.causes)
 
 
 async def load_configuration() -> Configuration:
@@ -136,6 +147,43 @@ class KubeClient:
             return raw
         raise _error(response.status, raw, f"{method} {path}", patch=content_type == JSON_PATCH)
 
+    async def stirs(
+        self, path: str, *, query: Mapping[str, str], seconds: int
+    ) -> AsyncIterator[None]:
+        """Yields whenever a watch on `path` says something, what it says unread; first at once.
+
+        Ends after about `seconds`, or when the server ends it. For whoever reads the object anew
+        anyway: a watch without a resource version begins with the state there is, so that nothing
+        is lost between two of them. Errors as for `request`.
+        """
+        params = {**query, "watch": "true", "timeoutSeconds": str(seconds)}
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._api.call_api(
+                    path,
+                    "GET",
+                    {},
+                    list(params.items()),
+                    {"Accept": "application/json"},
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                )
+            try:
+                if response.status != 200:
+                    raw = await response.read()
+                    raise _error(response.status, raw, f"GET {path}", patch=False)
+                # The server ends it in time; the limit is for a connection that has died unseen.
+                async with asyncio.timeout(seconds + self._timeout):
+                    async for _ in response.content.iter_any():
+                        yield
+            finally:
+                response.close()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnavailableError(
+                f"API server {self.server} does not answer (watch of {path}): "
+                f"{error or type(error).__name__}"
+            ) from error
+
     async def pages(
         self, path: str, *, query: Mapping[str, str] | None = None
     ) -> AsyncIterator[bytes]:
@@ -189,8 +237,9 @@ def _error(status: int, raw: bytes, what: str, *, patch: bool) -> SandboxRestore
         return NotFoundError(words)
     if status == 410:
         return ExpiredError(words)
-    # The API server answers a failed `test` of a JSON patch with 422 and no details.
-    if status == 409 or (status == 422 and patch):
+    # The API server answers a failed `test` of a JSON patch with 422 and no cause; one with a cause
+    # is an object that is not valid, or an admission policy's no.
+    if status == 409 or (status == 422 and patch and not told.says_why):
         return ConflictError(words)
     if status == 401 or (status == 403 and _wants_rights(told.message)):
         return PermissionDeniedError(words)

@@ -129,3 +129,32 @@ ORACLE = GoModule(
 
 Its go.mod names the releases of go/controlplane, so that after that build little is left to do.
 """
+
+KUBELET = GoModule(
+    name="kubelet",
+    programs=(GoProgram("kubelet", "k8s.io/kubernetes/cmd/kubelet"),),
+    ldflags=_kubernetes_ldflags(),
+    minutes=4,
+    cache_gb=2,
+    programs_mb=70,
+    free_gb=4,
+)
+"""A real kubelet, for level 2; its go.mod names the releases of go/controlplane."""
+
+CONTAINERD = GoModule(
+    name="containerd",
+    programs=(
+        GoProgram("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+        GoProgram(
+            "containerd-shim-runc-v2",
+            "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+        ),
+        GoProgram("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+    ),
+    ldflags="-s -w",
+    minutes=2,
+    cache_gb=1,
+    programs_mb=90,
+    free_gb=3,
+)
+"""The container runtime of level 2's nodes. It needs other library releases than the kubelet."""

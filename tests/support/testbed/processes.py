@@ -56,6 +56,15 @@ class Processes:
         """Return the path of the log of component `name`: both of its output streams."""
         return self.root / f"{name}.log"
 
+    @property
+    def names(self) -> list[str]:
+        """The programs that were started and not stopped."""
+        return list(self._running)
+
+    def pid(self, name: str) -> int:
+        """Return the process id of a started program."""
+        return self._running[name][1].pid
+
     def start(self, component: Component) -> None:
         """Start a program; its log is appended to. It outlives a Ctrl-C at the terminal.
 

@@ -1,0 +1,1 @@
+"""The kubelet's device plugin protocol: messages, method names, and our side of it."""
