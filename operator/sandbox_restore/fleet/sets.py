@@ -15,8 +15,7 @@ from sandbox_restore.fleet.ring import Ring
 from sandbox_restore.model.node import Taint
 
 _MAX_STANDING: Final = 32
-_STATE: Final = record.ADDED | record.REMOVED | record.CORDON | record.DELETING | record.TAINTS
-"""Changes other than of labels on which a judgement can depend."""
+_COMES_OR_GOES: Final = record.ADDED | record.REMOVED
 
 Taints = tuple[Taint, ...]
 
@@ -26,8 +25,10 @@ class _Standing(NamedTuple):
 
     nodes: BitMap
     judge: Callable[[NodeRecord], bool]
+    aspects: int
+    """Changes on which the judgement depends, besides those of labels."""
     label_keys: frozenset[str]
-    """Labels that the judgement looks at."""
+    """Labels that it looks at."""
 
 
 class NodeSets:
@@ -74,16 +75,17 @@ class NodeSets:
         nodes: BitMap,
         *,
         judge: Callable[[NodeRecord], bool],
+        aspects: int,
         label_keys: frozenset[str] = frozenset(),
     ) -> BitMap:
         """Keeps an answer; the set is from now on the index's own and follows every change.
 
-        `judge` says of one node whether it belongs to the set, looking at its state, its taints
-        and these labels. Questions come from the few templates that there are.
+        `judge` says of one node whether it belongs to the set, looking at what these aspects stand
+        for and at these labels. Questions come from the few templates that there are.
         """
         if len(self._standing) >= _MAX_STANDING:
             self._standing.popitem(last=False)
-        self._standing[question] = _Standing(nodes, judge, label_keys)
+        self._standing[question] = _Standing(nodes, judge, aspects | _COMES_OR_GOES, label_keys)
         return nodes
 
     def tainted(self, test: Callable[[Taints], bool]) -> BitMap:
@@ -120,7 +122,7 @@ class NodeSets:
             self.all.discard(slot)
             self.ring.discard(slot)
         for kept in self._standing.values():
-            if what & _STATE or not kept.label_keys.isdisjoint(label_keys):
+            if what & kept.aspects or not kept.label_keys.isdisjoint(label_keys):
                 _put(kept.nodes, slot, here=after is not None and kept.judge(after))
         return what
 

@@ -80,14 +80,21 @@ class Tolerations:
     def __repr__(self) -> str:
         return f"Tolerations({self.items!r})"
 
+    # Loops where `any` and `all` would read as well: they are asked for each change of a node, and
+    # two generators for each would take as long as all else.
+
     def tolerates(self, taint: Taint) -> bool:
-        return any(toleration.tolerates(taint) for toleration in self.items)
+        for toleration in self.items:  # noqa: SIM110
+            if toleration.tolerates(taint):
+                return True
+        return False
 
     def all_of(self, taints: tuple[Taint, ...]) -> bool:
         """Section 7, taints: each NoSchedule and NoExecute taint is tolerated."""
-        return all(
-            taint.effect not in _FILTERING_EFFECTS or self.tolerates(taint) for taint in taints
-        )
+        for taint in taints:
+            if taint.effect in _FILTERING_EFFECTS and not self.tolerates(taint):
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
+from sandbox_restore.fleet import record
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.fleet.record import NodeChange
 from sandbox_restore.model.names import COHORT_LABEL, NODE_GROUP_LABEL, PLACEMENT_BLOCK_LABEL
@@ -122,6 +123,7 @@ def _open_to(requirements: PodRequirements, fleet: FleetIndex) -> BitMap:
         question,
         found.within(fleet),
         judge=lambda node: _is_open(requirements, node),
+        aspects=record.CORDON | record.DELETING | record.TAINTS,
         label_keys=frozenset(
             {PLACEMENT_BLOCK_LABEL, *(e.key for term in terms for e in term.expressions)}
         ),
@@ -154,6 +156,7 @@ def _untolerated(tolerations: Tolerations, fleet: FleetIndex) -> BitMap:
         question,
         fleet.tainted(lambda taints: not tolerations.all_of(taints)),
         judge=lambda node: not tolerations.all_of(node.taints),
+        aspects=record.TAINTS,
     )
 
 

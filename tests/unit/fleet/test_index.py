@@ -511,6 +511,7 @@ def check(index: FleetIndex, truth: dict[str, NodeFacts], *, now: datetime) -> N
                 tolerance,
                 BitMap([n.slot for n in index if open_to(tolerance, n)]),
                 judge=lambda n, t=tolerance: open_to(t, n),
+                aspects=Aspect.CORDON | Aspect.DELETING | Aspect.TAINTS,
                 label_keys=frozenset({names.PLACEMENT_BLOCK_LABEL}),
             )
         sets[f"open to {tolerance}"] = (kept, lambda n, t=tolerance: open_to(t, n))
