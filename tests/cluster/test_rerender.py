@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,11 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sandbox_restore.placement.template import DEFAULT_TEMPLATE
 from tests.cluster.rows import Row, row_of
 from tests.cluster.test_cancel import pods_of, says, settings
+from tests.cluster.test_crashes import CRASHING
 from tests.cluster.test_restores import excluded_cpus
 from tests.support.demo.scene import Scene
 from tests.support.fleet import SandboxSeed, as_yaml_stream, sandbox_seeds
@@ -373,6 +376,32 @@ async def test_with_the_gate_off_a_waiting_pod_is_left_alone(scene: Scene, names
     assert not scene.nodes.record.violations
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_kill_around_the_deletion_is_survived_and_told(
+    scene: Scene, namespace: str, moment: str
+) -> None:
+    loader = node(namespace, "loader", scene.matrix.cpus[0])
+    dying = scene.operator_process(
+        program=CRASHING,
+        environment={"SPACE_SANDBOX_CRASH_AT": f"{moment}:delete-pod:1"},
+        **only_waits_for_news(scene),
+        lease_name=f"dying-{moment}",
+    )
+    async with corner(scene, loader), dying:
+        [seed] = await waiting_pods(scene, namespace)
+        [before] = pods_of(scene, seed)
+        await join(scene, node(namespace, "new", NEW_CPU), ready=False)
+        assert await dying.wait(deadline_s=60) == -signal.SIGKILL
+        async with scene.operator(**only_waits_for_news(scene)):
+            after = await rerendered(scene, seed, before)
+            assert NEW_CPU in excluded_cpus(after)
+            await offer(scene, loader, 1)
+            await says(scene, seed, "SnapshotLoaded")
+            assert [outcome for outcome, _ in await executions(scene, seed)] == ["superseded", None]
+            assert len(events_of(scene, seed)) == 1
+    assert not scene.nodes.record.violations
+
+
 async def test_two_operators_and_a_label_that_flaps_replace_each_pod_once(
     scene: Scene, namespace: str
 ) -> None:
@@ -381,7 +410,7 @@ async def test_two_operators_and_a_label_that_flaps_replace_each_pod_once(
     one = scene.operator_process(**only_waits_for_news(scene), lease_name="first")
     two = scene.operator_process(**only_waits_for_news(scene), lease_name="second")
     async with corner(scene, loader), one, two:
-        seeds = await waiting_pods(scene, namespace, count=10)
+        seeds = await waiting_pods(scene, namespace, count=5)
         before = {seed.id: pods_of(scene, seed)[0] for seed in seeds}
         await join(scene, new)
         for flap in range(20):

@@ -37,15 +37,19 @@ def _arm(when: str, effect: str, count: int) -> None:
     original: Callable[..., Awaitable[Any]] = getattr(owner, name)
     calls = 0
 
-    async def dying(*args: Any, **kwargs: Any) -> Any:
+    def die_at_the_last() -> None:
         nonlocal calls
         calls += 1
-        mine = calls
-        if when == "before" and mine == count:
+        if calls == count:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    async def dying(*args: Any, **kwargs: Any) -> Any:
+        if when == "before":
+            die_at_the_last()
         result = await original(*args, **kwargs)
-        if when == "after" and mine == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if when == "after":
+            # One that was refused, such as a DELETE of a pod that has changed, has not happened.
+            die_at_the_last()
         return result
 
     setattr(owner, name, dying)

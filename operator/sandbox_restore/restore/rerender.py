@@ -6,7 +6,7 @@ The pod itself tells what was rendered into it, so that a restart of the operato
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -132,29 +132,18 @@ def difference(
     """
     if decision.reason is Reason.COLD_CACHE:
         return None
-    cpus = _cpus(on_pod.term, wanted.term, decision)
-    stricter, looser = _sorted([cpus])
+    found = [_cpus(on_pod.term, wanted.term, decision)]
     if not decision.held:
-        names = (
+        found += [
             _excluded_nodes(on_pod, wanted),
             _readmitted_nodes(on_pod, wanted, fleet),
             _lost_shortlist(on_pod, wanted, fleet, nodes),
-        )
-        stricter, looser = _sorted([cpus, *names])
-    if stricter:
-        return Difference(change=Change.STRICTER, why="; ".join(stricter))
-    if looser:
-        return Difference(change=Change.LOOSER, why="; ".join(looser))
+        ]
+    for change in (Change.STRICTER, Change.LOOSER):
+        why = [one.why for one in found if one is not None and one.change is change]
+        if why:
+            return Difference(change=change, why="; ".join(why))
     return None
-
-
-def _sorted(found: Iterable[Difference | None]) -> tuple[list[str], list[str]]:
-    """The reasons, by direction."""
-    told = [one for one in found if one is not None]
-    return (
-        [one.why for one in told if one.change is Change.STRICTER],
-        [one.why for one in told if one.change is Change.LOOSER],
-    )
 
 
 def _cpus(
