@@ -129,6 +129,12 @@ COLUMNS: Final = (
         wide=True,
         text="Number of the newest attempt.",
     ),
+    _column(
+        "Redirect",
+        '.status.conditions[?(@.type=="Redirected")].reason',
+        wide=True,
+        text="Whether a stranded restore was redirected to storage, or what blocks it.",
+    ),
     _column("Snapshot", ".status.plan.snapshotId", wide=True, text="The snapshot chosen."),
     _column("Pod", ".status.podName", wide=True, text="Pod of the newest attempt."),
 )

@@ -224,7 +224,6 @@ class RedirectStatus(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     blocked_by: Annotated[str, Meta(description="Name of the first condition that is not met.")] = (
         ""
     )
-    message: Annotated[str, Meta(description="The same in one sentence.")] = ""
     conditions: Annotated[
         list[RedirectCondition],
         Meta(description="All seven conditions, met or not; the first one not met decides."),

@@ -36,6 +36,7 @@ from sandbox_restore.restore.outcome import (
 from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.rerender import RERENDERED
 from sandbox_restore.restore.rescue import (
+    ended_stranded,
     evacuation_blocker,
     marker_to_give_up,
     redirect_of,
@@ -233,7 +234,9 @@ class _Planner:
         snapshot = next((s for s in self.view.snapshots if s.id == execution.snapshot_id), None)
         captured = snapshot.captured_at if snapshot is not None else None
         local = execution.source is Source.LOCAL
-        named = "named in spec.snapshotId" if self._names(execution) else "the newest ready one"
+        named = (
+            "named in spec.snapshotId" if self._names(execution) else "the newest ready snapshot"
+        )
         if execution.source is Source.STORAGE and execution.prior_pin is not None:
             named += f", instead of what node {execution.prior_pin} holds"
         return PlanStatus(
@@ -661,7 +664,8 @@ class _Planner:
             self.said[restore.uid] = self._waiting(
                 restore,
                 "RedirectRateLimited",
-                f"{found.words}, when the fleet's rate limit of redirects lets it",
+                f"{found.pinned.message}; its redirect to the storage copy waits for the fleet's "
+                "rate limit (SPACE_SANDBOX_RESTORE_REDIRECTS_PER_MINUTE)",
                 recheck_at=allowed_at,
                 redirect=found,
             )
@@ -697,17 +701,16 @@ class _Planner:
             succeeded=False,
             reason="EvacuationBlocked",
             message=f"the sandbox is pinned to node {local.node} and may not leave it: "
-            f"{blocker.message}",
+            f"{blocker.with_advice}",
             planned=False,
         )
         return None
 
     def _local(self, restore: Restore, local: LocalPlan, found: Redirect | None) -> Step | None:
         """The plan stays on its node: section 11 says how often, section 14 whether at all."""
-        stranded = found is not None and found.stranded
-        words = found.words if found is not None else ""
-        if stranded and restore.spec.host_cpu_policy is HostCpuPolicy.REQUIRED:
-            self.said[restore.uid] = self._waiting(restore, "Stranded", words, redirect=found)
+        required = restore.spec.host_cpu_policy is HostCpuPolicy.REQUIRED
+        if found is not None and found.stranded and required:
+            self.said[restore.uid] = self._waiting(restore, "Stranded", found.words, redirect=found)
             return None
         refused = refused_here(self.view, restore)
         if refused is None:
@@ -715,8 +718,7 @@ class _Planner:
         self.said[restore.uid] = Said(
             succeeded=False,
             reason="Stranded",
-            message=f"{words or f'the sandbox is pinned to node {local.node}'}; attempt "
-            f"{refused.attempt} there: {refused.failure_message}",
+            message=ended_stranded(found, refused),
             redirect=found,
         )
         return None

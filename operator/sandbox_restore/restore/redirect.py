@@ -26,6 +26,7 @@ from sandbox_restore.model.sandbox import (
     SnapshotState,
     Source,
 )
+from sandbox_restore.restore.blocked import ADVICE, Reason
 from sandbox_restore.restore.choose import is_newer
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.liveness import NodeSighting, Verdict
@@ -50,7 +51,16 @@ class Condition:
     name: Name
     met: bool
     reason: str
+    """A `Reason` where it is not met."""
     message: str
+
+    @property
+    def with_advice(self) -> str:
+        """What is not met, and what a person can do about it."""
+        return (
+            f"{self.message} (condition {list(Name).index(self.name) + 1} of {len(Name)}, "
+            f"{self.name}). What to do: {ADVICE[Reason(self.reason)]}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +133,15 @@ class Redirect:
 
     @property
     def words(self) -> str:
-        """One sentence for a person."""
+        """One sentence for a person; the conditions tell the rest."""
         blocker = self.blocker
         if blocker is None:
             return f"{self.pinned.message}; the storage copy is used"
         if not self.pinned.cannot_load:
             return blocker.message
-        if blocker.name is Name.PINNED_NODE_CANNOT_LOAD:
-            return f"{self.pinned.message}, but {blocker.message}"
         return (
-            f"{self.pinned.message}; the storage copy may not be used, because of condition "
-            f"{self.conditions.index(blocker) + 1}, {blocker.name}: {blocker.message}"
+            f"the sandbox is pinned to node {self.node}, which cannot load it "
+            f"({self.pinned.reason}), and may not leave it ({blocker.reason})"
         )
 
 
@@ -173,7 +181,9 @@ def pinned_node(
     node = sighting.node if sighting is not None else None
     if not loaders.warm or sighting is None:
         return PinnedNode(
-            cannot_load=False, reason="ColdCache", message="the node index is not complete yet"
+            cannot_load=False,
+            reason=Reason.COLD_CACHE,
+            message="the operator has not read all nodes yet",
         )
     if node is None:
         return _absent(sighting, name, now=now, gone_grace=gone_grace)
@@ -202,12 +212,14 @@ def pinned_node(
             message=f"what pinned node {name} held of {what} is {damage.failure_class}",
         )
     if loaders.capture_cpu is None:
-        reason, words = "CaptureCpuUnknown", f"the CPU on which {what} was captured is not known"
+        reason = Reason.CAPTURE_CPU_UNKNOWN
+        words = f"the CPU on which {what} was captured is not known"
     elif cpu is None:
-        reason = "PinnedNodeCpuUnknown"
-        words = f"pinned node {name} has no usable host-CPU label and has refused nothing"
+        reason = Reason.PINNED_NODE_CPU_UNKNOWN
+        words = f"pinned node {name} has no usable host-CPU label and has not refused {what}"
     else:
-        reason, words = "PinnedNodeCanLoad", f"pinned node {name} has CPU {cpu}, which can load it"
+        reason = Reason.PINNED_NODE_CAN_LOAD
+        words = f"pinned node {name} has CPU {cpu}, which can load {what}"
     return PinnedNode(cannot_load=False, reason=reason, message=words)
 
 
@@ -224,7 +236,7 @@ def _absent(
         )
     return PinnedNode(
         cannot_load=False,
-        reason="PinnedNodeAbsent",
+        reason=Reason.PINNED_NODE_ABSENT,
         message=f"pinned node {name} is absent since {since:%H:%M:%S} UTC and counts as gone at "
         f"{gone_at:%H:%M:%S} UTC",
         recheck_at=gone_at,
@@ -285,34 +297,23 @@ def pinned_node_cannot_load(facts: Facts) -> Condition:
     if not pinned.cannot_load:
         return Condition(name=name, met=False, reason=pinned.reason, message=pinned.message)
     if facts.snapshot is None:
-        return Condition(
-            name=name,
-            met=False,
-            reason="NoStorageCopy",
-            message="no ready full snapshot of it is in storage",
-        )
+        return _unmet(name, Reason.NO_STORAGE_COPY, "no ready full snapshot is in storage")
+    what = f"snapshot {facts.snapshot.id}"
     if loaders.capture_cpu is None:
-        return Condition(
-            name=name,
-            met=False,
-            reason="CaptureCpuUnknown",
-            message=f"the CPU on which snapshot {facts.snapshot.id} was captured is not known, so "
-            "that no node is known to load it",
+        return _unmet(
+            name,
+            Reason.CAPTURE_CPU_UNKNOWN,
+            f"the CPU on which {what} was captured is not known, so that no node is known to load "
+            "it",
         )
     if loaders.able == 0:
-        return Condition(
-            name=name,
-            met=False,
-            reason="NoReachableLoader",
-            message=f"none of {loaders.reachable} reachable nodes can load snapshot "
-            f"{facts.snapshot.id}, captured on {loaders.capture_cpu}",
+        return _unmet(
+            name,
+            Reason.NO_REACHABLE_LOADER,
+            f"none of {nodes(loaders.reachable)} can load {what}; it takes one with CPU "
+            f"{' or '.join(sorted(loaders.known))}",
         )
-    return Condition(
-        name=name,
-        met=True,
-        reason=pinned.reason,
-        message=f"{pinned.message}; {loaders.able} reachable nodes can",
-    )
+    return _met(name, pinned.reason, f"{pinned.message}; {nodes(loaders.able)} can load it")
 
 
 # --- conditions 2 to 7
@@ -322,29 +323,34 @@ def plan_not_from_pod(facts: Facts) -> Condition:
     """2: the plan did not come from the active execution's pod."""
     active = facts.active
     if active is None:
-        return _met(Name.PLAN_NOT_FROM_POD, "NoActiveExecution", "no execution is active")
+        return _met(Name.PLAN_NOT_FROM_POD, "NoActiveExecution", "no earlier attempt is under way")
     return _unmet(
         Name.PLAN_NOT_FROM_POD,
-        "PlanFromPod",
-        f"the plan comes from pod {active.pod_name}, whose execution is active",
+        Reason.PLAN_FROM_POD,
+        f"the plan comes from pod {active.pod_name}, whose attempt is not over",
     )
 
 
 def no_pod_may_be_alive(facts: Facts) -> Condition:
     """3: no pod of the sandbox could be hosting a live VM (section 15)."""
     if facts.alive is None:
-        return _met(Name.NO_POD_MAY_BE_ALIVE, "NoPod", "no pod of the sandbox could be alive")
-    return _unmet(Name.NO_POD_MAY_BE_ALIVE, "PreviousPodMayBeAlive", facts.alive.why)
+        return _met(
+            Name.NO_POD_MAY_BE_ALIVE, "NoPod", "no pod of the sandbox could still run its VM"
+        )
+    return _unmet(Name.NO_POD_MAY_BE_ALIVE, Reason.PREVIOUS_POD_MAY_BE_ALIVE, facts.alive.why)
 
 
 def no_local_artifact(facts: Facts) -> Condition:
     """4: the sandbox has no local artifact marker."""
+    node = facts.row.pinned_node
     if not facts.row.local_artifact_marker:
-        return _met(Name.NO_LOCAL_ARTIFACT, "NoMarker", "the row has no local artifact marker")
+        return _met(
+            Name.NO_LOCAL_ARTIFACT, "NoMarker", f"nothing is recorded that only node {node} holds"
+        )
     return _unmet(
         Name.NO_LOCAL_ARTIFACT,
-        "LocalArtifactMarker",
-        f"node {facts.row.pinned_node} may hold state that exists nowhere else",
+        Reason.LOCAL_ARTIFACT_MARKER,
+        f"node {node} may hold state that exists nowhere else",
     )
 
 
@@ -352,17 +358,20 @@ def covers_activity(facts: Facts) -> Condition:
     """5: captured at or after the last recorded command and the last recorded access."""
     name, snapshot = Name.COVERS_ACTIVITY, facts.snapshot
     if snapshot is None or snapshot.captured_at is None:
-        return _unmet(name, "NoStorageCopy", "there is no storage copy with a capture time")
+        return _unmet(name, Reason.NO_STORAGE_COPY, "no ready full snapshot is in storage")
     for what, at in (("command", facts.row.last_command_at), ("access", facts.row.last_access_at)):
         if at is not None and snapshot.captured_at < at:
             return _unmet(
                 name,
-                "SnapshotBehindActivity",
+                Reason.SNAPSHOT_BEHIND_ACTIVITY,
                 f"the last {what} was recorded at {at:%Y-%m-%d %H:%M:%S} UTC, after snapshot "
                 f"{snapshot.id} was captured at {snapshot.captured_at:%Y-%m-%d %H:%M:%S} UTC",
             )
     return _met(
-        name, "Covered", f"snapshot {snapshot.id} was captured after the last recorded activity"
+        name,
+        "Covered",
+        f"snapshot {snapshot.id} holds the last recorded command and access: it was captured at "
+        f"{snapshot.captured_at:%Y-%m-%d %H:%M:%S} UTC",
     )
 
 
@@ -380,24 +389,28 @@ def no_newer_snapshot(facts: Facts) -> Condition:
     uploading = first.state is SnapshotState.UPLOADING
     return _unmet(
         name,
-        "NewerSnapshotUploading" if uploading else "NewerSnapshotFailed",
+        Reason.NEWER_SNAPSHOT_UPLOADING if uploading else Reason.NEWER_SNAPSHOT_FAILED,
         f"newer snapshot {first.id} {'is still uploading' if uploading else 'has failed'}",
     )
 
 
 def no_capture_since(facts: Facts) -> Condition:
     """7: for a row in state `restoring`, no full snapshot was captured after the restore began."""
-    name, began = Name.NO_CAPTURE_SINCE, facts.row.restore_started_at
-    if facts.row.state is not SandboxState.RESTORING or began is None:
-        return _met(name, "NotRestoring", "the row is not in state restoring")
+    name, began, state = Name.NO_CAPTURE_SINCE, facts.row.restore_started_at, facts.row.state
+    if state is not SandboxState.RESTORING or began is None:
+        return _met(name, "NotRestoring", f"the sandbox is {state}, not in the middle of a restore")
     since = next(
         (s for s in facts.fulls if s.captured_at is not None and s.captured_at > began), None
     )
     if since is None:
-        return _met(name, "NoneCaptured", "nothing was captured since the restore began")
+        return _met(
+            name,
+            "NoneCaptured",
+            f"nothing was captured since the restore began at {began:%Y-%m-%d %H:%M:%S} UTC",
+        )
     return _unmet(
         name,
-        "CapturedSinceRestoreBegan",
+        Reason.CAPTURED_SINCE_RESTORE_BEGAN,
         f"snapshot {since.id} was captured after the restore began at "
         f"{began:%Y-%m-%d %H:%M:%S} UTC: somebody ran this sandbox meanwhile",
     )
@@ -418,8 +431,13 @@ def _met(name: Name, reason: str, message: str) -> Condition:
     return Condition(name=name, met=True, reason=reason, message=message)
 
 
-def _unmet(name: Name, reason: str, message: str) -> Condition:
+def _unmet(name: Name, reason: Reason, message: str) -> Condition:
     return Condition(name=name, met=False, reason=reason, message=message)
+
+
+def nodes(count: int) -> str:
+    """A number of reachable nodes, in words."""
+    return f"{count} reachable node{'' if count == 1 else 's'}"
 
 
 def storage_copy(

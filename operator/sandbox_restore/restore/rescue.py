@@ -7,6 +7,7 @@ from msgspec import UNSET
 
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.model.sandbox import Execution, Outcome, SandboxView, Source
+from sandbox_restore.restore.blocked import Reason
 from sandbox_restore.restore.choose import newest_captured
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.giveup import Evidence, give_up
@@ -77,8 +78,8 @@ def evacuation_blocker(found: Redirect) -> Condition | None:
         return Condition(
             name=Name.COVERS_ACTIVITY,
             met=False,
-            reason="NoStorageCopy",
-            message="no ready full snapshot of it is in storage",
+            reason=Reason.NO_STORAGE_COPY,
+            message="no ready full snapshot is in storage",
         )
     return next((c for c in found.conditions[1:] if not c.met), None)
 
@@ -92,6 +93,17 @@ def marker_to_give_up(world: World, view: SandboxView) -> Evidence | None:
         gone_grace=world.config.gone_grace,
         drain_marks=world.config.drain_marks,
     )
+
+
+def ended_stranded(found: Redirect | None, refused: Execution) -> str:
+    """Why a restore ends stranded; with the gate off (None) no condition was judged."""
+    words = (
+        found.words
+        if found is not None
+        else f"the sandbox is pinned to node {refused.target_node}, which cannot load it, and "
+        "host-CPU placement is off for this restore"
+    )
+    return f"{words}; attempt {refused.attempt} there was refused"
 
 
 def refused_here(view: SandboxView, restore: Restore) -> Execution | None:

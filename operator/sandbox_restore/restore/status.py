@@ -24,6 +24,7 @@ from sandbox_restore.model.restore import (
 from sandbox_restore.model.sandbox import Execution, Outcome, Source
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.outcome import failed_attempts
+from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.rerender import RERENDERED
 from sandbox_restore.restore.world import Said
 
@@ -45,6 +46,25 @@ DISRUPTIVE = (
 )
 """Events of type Warning: a person must act, or soon may have to."""
 
+IN_ORDER = (
+    "PlacementHeld",
+    "CircuitOpen",
+    "Stranded",
+    "RedirectBlocked",
+    "MarkerGivenUp",
+    "RedirectedToStorage",
+    "PlacementConstrained",
+    "PlacementUnconstrained",
+    "PlacementWouldChange",
+    "PlacementRerendered",
+    "SnapshotLoadIncompatible",
+    "RestoreSucceeded",
+    "RestoreFailed",
+)
+"""Events of one attempt as they come; kubectl lists Events by name."""
+LAST = 999
+"""Stands for the attempt in the Event about a restore's end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
@@ -53,6 +73,8 @@ class News:
     reason: str
     note: str
     identity: str
+    attempt: int = 0
+    """The attempt that it is about; Events are listed in this order."""
 
 
 def new_status(
@@ -67,7 +89,7 @@ def new_status(
     """The status that says it; times move only where what they time has changed."""
     old = restore.status
     own = [a for a in attempts if a.restore_uid == restore.uid]
-    pod = said.pod
+    pod_name, node_name = _where(restore, said, own)
     return RestoreStatus(
         observed_generation=restore.generation,
         conditions=_conditions(restore, said, own, now),
@@ -77,12 +99,21 @@ def new_status(
         observed=observed if observed is not None else old.observed,
         attempts=[_attempt(a) for a in own[-KEPT_ATTEMPTS:]],
         failed_attempts=len(failed_attempts(own, restore.uid)),
-        pod_name=pod.name if pod is not None else old.pod_name,
-        node_name=(pod.node_name or "") if pod is not None else old.node_name,
+        pod_name=pod_name,
+        node_name=node_name,
         start_time=_start_time(restore, now),
         completion_time=now.replace(microsecond=0) if said.succeeded is not None else UNSET,
         **_pause(restore, now),
     )
+
+
+def _where(restore: Restore, said: Said, own: list[Execution]) -> tuple[str, str]:
+    """Pod and node of the newest attempt, also of one that was over before it was seen bound."""
+    if said.pod is not None:
+        return said.pod.name, said.pod.node_name or ""
+    pod_name = restore.status.pod_name
+    bound = own[-1].node_name if own and own[-1].pod_name == pod_name else None
+    return pod_name, bound or restore.status.node_name
 
 
 def _start_time(restore: Restore, now: datetime) -> Any:
@@ -122,7 +153,6 @@ def _redirect(said: Said, old: RedirectStatus | UnsetType) -> RedirectStatus | U
             for c in found.conditions
         ],
         blocked_by=blocker.name.value if blocker is not None else "",
-        message=found.words,
     )
 
 
@@ -132,27 +162,43 @@ def _rescue_conditions(
     """`Stranded` and `Redirected`, where they apply (api.md)."""
     found = said.redirect if not said.observed else None
     last = own[-1] if own else None
-    if last is not None and is_redirected(last) and restore.spec.evacuation is UNSET:
-        words = (
-            f"attempt {last.attempt} restores snapshot {last.snapshot_id} from storage instead of "
-            f"what node {last.prior_pin} holds"
-        )
+    moved = last is not None and is_redirected(last) and restore.spec.evacuation is UNSET
+    left_again = found is not None and found.stranded and last is not None and not last.active
+    if last is not None and moved and not left_again:
+        words = _redirected_words(restore, last, found)
         wanted = {"Redirected": ("True", "RedirectedToStorage", words)}
         if restore.condition("Stranded") is not None:
             wanted["Stranded"] = ("False", "RedirectedToStorage", words)
         return wanted
     if found is not None and found.stranded:
         blocker = found.blocker
-        reason = blocker.reason if blocker is not None else "NoStorageCopy"
+        assert blocker is not None
+        stays = f"{found.pinned.message}, and the sandbox may not leave that node"
         return {
-            "Stranded": ("True", found.pinned.reason, found.words),
-            "Redirected": ("False", reason, found.words),
+            "Stranded": ("True", found.pinned.reason, stays),
+            "Redirected": ("False", blocker.reason, blocker.with_advice),
         }
     if found is not None and restore.condition("Stranded") is not None:
         return {"Stranded": ("False", found.pinned.reason, found.words)}
     if said.reason == "Stranded":
-        return {"Stranded": ("True", "PinnedNodeCannotLoad", said.message)}
+        words = (
+            "each wake of this sandbox ends so until host-CPU placement is on for it "
+            "(SPACE_SANDBOX_RESTORE_HOST_CPU_PLACEMENT_ENABLED): then it may come from storage"
+        )
+        return {"Stranded": ("True", "PinnedNodeCannotLoad", words)}
     return {}
+
+
+def _redirected_words(restore: Restore, last: Execution, found: Redirect | None) -> str:
+    """What a redirected attempt does and why; the why is known only when it begins, and kept."""
+    words = (
+        f"attempt {last.attempt} restores snapshot {last.snapshot_id} from storage instead of what "
+        f"node {last.prior_pin} holds"
+    )
+    before = restore.condition("Redirected")
+    if before is not None and before.message.startswith(words):
+        return before.message
+    return f"{words}: {found.pinned.message}" if found is not None else words
 
 
 def is_redirected(execution: Execution) -> bool:
@@ -173,15 +219,18 @@ def _conditions(
         wanted["Planned"] = (
             (
                 "True",
-                {"local": "LocalOnlyPlan", "platform": "FollowsPod"}.get(source, "StoragePlan"),
+                {"local": "LocalOnlyPlan", "pod": "FollowsPod"}.get(source, "StoragePlan"),
                 _plan_words(said),
             )
             if said.planned
             else ("False", said.reason, said.message)
         )
     wanted |= _rescue_conditions(restore, said, own)
-    if said.placed is not None:
-        is_placed, reason, message = said.placed
+    placed = said.placed
+    if placed is None and own and own[-1].node_name is not None:
+        placed = (True, "Bound", f"pod {own[-1].pod_name} on node {own[-1].node_name}")
+    if placed is not None:
+        is_placed, reason, message = placed
         wanted["Placed"] = ("True" if is_placed else "False", reason, message)
     for kind, (status, reason, message) in wanted.items():
         old = found.get(kind)
@@ -203,9 +252,12 @@ def _plan_words(said: Said) -> str:
     plan = said.plan
     if plan is None:
         return said.message
-    what = f"snapshot {plan.snapshot_id}" if plan.snapshot_id else "what the node holds"
-    where = f", only on node {plan.node}" if plan.node else ""
-    return f"restores {what} from {plan.source}{where}"
+    named = f"snapshot {plan.snapshot_id}" if plan.snapshot_id else ""
+    if plan.source == "local":
+        return f"restores what node {plan.node} holds, only there{named and f' ({named})'}"
+    if plan.source == "pod":
+        return "follows the pod in which the platform runs the sandbox"
+    return f"restores {named} from storage"
 
 
 def _attempt(execution: Execution) -> AttemptStatus:
@@ -246,6 +298,7 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
                 reason="PlacementWouldChange",
                 note=f"pod {status.pod_name}, with the gate on: {status.observed.message}",
                 identity=status.pod_name,
+                attempt=_attempt_of(status),
             )
         )
     known = {(a.attempt, a.outcome) for a in old.attempts}
@@ -261,6 +314,7 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
                     note=f"node {attempt.node} ({attempt.cpu or 'no host-CPU label'}) refused the "
                     f"snapshot: {attempt.message}",
                     identity=f"attempt-{attempt.attempt}",
+                    attempt=attempt.attempt,
                 )
             )
     done = next(c for c in status.conditions if c.type == "Succeeded")
@@ -270,14 +324,16 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
     if done.reason == "CircuitOpen" and (before is None or before.reason != done.reason):
         found.append(
             News(
-                reason="CircuitOpen", note=done.message, identity=f"circuit-{len(status.attempts)}"
+                reason="CircuitOpen",
+                note=done.message,
+                identity=f"circuit-{len(status.attempts)}",
+                attempt=len(status.attempts),
             )
         )
     if done.status != "Unknown" and not restore.finished:
         reason = "RestoreSucceeded" if done.status == "True" else "RestoreFailed"
-        found.append(
-            News(reason=reason, note=f"{done.reason}: {done.message}", identity="finished")
-        )
+        note = f"{done.reason}: {done.message}"
+        found.append(News(reason=reason, note=note, identity="finished", attempt=LAST))
     return found
 
 
@@ -291,14 +347,18 @@ def _observed_news(restore: Restore, status: RestoreStatus) -> list[News]:
     return [
         News(
             reason="PlacementWouldChange",
-            note=f"with the gate on: {new.message}",
+            note=f"with the gate on it would be restored from storage: {new.conditions[0].message}",
             identity=f"redirect-{len(status.attempts)}",
+            attempt=len(status.attempts),
         )
     ]
 
 
 def _rescue_news(restore: Restore, status: RestoreStatus) -> list[News]:
-    """`Stranded`, `RedirectBlocked` and `RedirectedToStorage`, once for each change."""
+    """`Stranded`, `RedirectBlocked` and `RedirectedToStorage`, once for each change.
+
+    One that is stranded stays so when it is known better why: its node has now refused it too.
+    """
     attempts = len(status.attempts)
     found: list[News] = []
     for kind, state, reason in (
@@ -310,9 +370,13 @@ def _rescue_news(restore: Restore, status: RestoreStatus) -> list[News]:
         after = next((c for c in status.conditions if c.type == kind), None)
         if after is None or after.status != state:
             continue
-        if before is None or (before.status, before.reason) != (after.status, after.reason):
+        why = "" if before is None or reason == "Stranded" else before.reason
+        same = before is not None and before.status == state and why in ("", after.reason)
+        if not same:
             identity = f"{after.reason}-{attempts}"
-            found.append(News(reason=reason, note=after.message, identity=identity))
+            found.append(
+                News(reason=reason, note=after.message, identity=identity, attempt=attempts)
+            )
     return found
 
 
@@ -357,22 +421,29 @@ def _placement_news(restore: Restore, status: RestoreStatus) -> list[News]:
             reason=reason,
             note=f"pod {status.pod_name}: {status.placement.message}",
             identity=status.pod_name,
+            attempt=_attempt_of(status),
         )
     ]
+
+
+def _attempt_of(status: RestoreStatus) -> int:
+    """The attempt that the newest pod was made for."""
+    return next((a.attempt for a in status.attempts if a.pod == status.pod_name), 0)
 
 
 def event_body(restore: Restore, item: News, *, now: datetime, instance: str) -> dict[str, Any]:
     """An events.k8s.io/v1 Event whose name is a function of what it tells.
 
-    So that posting it again, by this process or another, changes nothing.
+    So that posting it again, by this process or another, changes nothing; and names sort as the
+    Events came, because kubectl lists them so.
     """
-    digest = hashlib.sha256(f"{restore.uid}/{item.reason}/{item.identity}".encode()).hexdigest()[
-        :16
-    ]
+    said = f"{restore.uid}/{item.reason}/{item.identity}".encode()
+    rank = IN_ORDER.index(item.reason) if item.reason in IN_ORDER else len(IN_ORDER)
+    suffix = f"{item.attempt:03}{rank:x}{hashlib.sha256(said).hexdigest()[:16]}"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": f"{restore.name[:230]}.{digest}", "namespace": restore.namespace},
+        "metadata": {"name": f"{restore.name[:230]}.{suffix}", "namespace": restore.namespace},
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": f"{names.GROUP}/sandbox-restore",
         "reportingInstance": instance[:128],

@@ -126,7 +126,9 @@ def test_every_combination_of_the_conditions(broken: tuple[r.Name, ...]) -> None
     if broken:
         assert found.blocker is not None
         assert (found.blocker.name, found.blocker.reason) == (broken[0], FALSIFIED[broken[0]][0])
-        assert found.blocker.message in found.words
+        told = found.blocker.reason if found.stranded else found.blocker.message
+        assert told in found.words
+        assert found.blocker.message in found.blocker.with_advice
     assert found.stranded == (bool(broken) and r.Name.PINNED_NODE_CANNOT_LOAD not in broken)
     assert all(c.reason and c.message for c in found.conditions)
 
@@ -372,8 +374,8 @@ def test_a_refused_local_attempt_is_not_tried_again_when_the_redirect_is_blocked
     got = planned(held)
     said = got.said["r1"]
     assert (got.step, said.succeeded, said.reason) == (None, False, "Stranded")
-    assert "Failed to set all KVM MSRs" in said.message
-    assert "NoLocalArtifact" in said.message
+    assert "(PinnedNodeRefused), and may not leave it (LocalArtifactMarker)" in said.message
+    assert said.message.endswith("attempt 1 there was refused")
 
 
 def test_the_next_restore_tries_a_refusing_node_once_again() -> None:
