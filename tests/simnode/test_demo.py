@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from tests.support.demo.findings import Findings, StoryError, gather, is_finished
-from tests.support.demo.narrator import COLUMNS, Narrator, cut, keep_first
+from tests.support.demo.narrator import COLUMNS, Narrator, cut, excerpt, keep_first
+from tests.support.demo.rescue import CONDITIONS, Stranded, check_gate_off, check_gate_on
 from tests.support.fleet import SandboxSeed, restore_manifest, sandbox_seeds
 from tests.support.simnode import Entry, Event, load_matrix
 
@@ -161,3 +163,123 @@ def test_a_long_line_of_a_command_is_cut_only_where_it_would_be_wrapped() -> Non
     assert "x" * 98 + " …" in literal(width=100, terminal=True)
     assert "x" * 150 in literal(width=160, terminal=True)
     assert "x" * 150 in literal(width=100, terminal=False)
+
+
+DESCRIBED = """\
+Name:         wake-1
+Namespace:    before
+Status:
+  Node Name:  n
+  Redirect:
+    Conditions:
+      Met:     true
+    Decision:  Redirect
+  Start Time:  now
+Events:
+  Type    Reason
+  ----    ------
+  Normal  RestoreSucceeded
+"""
+
+
+def test_an_excerpt_keeps_its_sections_and_marks_what_is_left_out() -> None:
+    assert excerpt(DESCRIBED, "Redirect", "Events").splitlines() == [
+        "Name:         wake-1",
+        "\N{HORIZONTAL ELLIPSIS}",
+        "  Redirect:",
+        "    Conditions:",
+        "      Met:     true",
+        "    Decision:  Redirect",
+        "\N{HORIZONTAL ELLIPSIS}",
+        "Events:",
+        "  Type    Reason",
+        "  ----    ------",
+        "  Normal  RestoreSucceeded",
+    ]
+
+
+# --- the second act
+
+MARKED = replace(SEED, id="marked")
+LEFT = Stranded(seeds=[SEED, MARKED], pins={SEED.id: "node", MARKED.id: "node"}, marked=MARKED)
+HOME = msgspec.structs.replace(FREE, source="local")
+AWAY = msgspec.structs.replace(STARTED, node="elsewhere")
+
+
+def wake(
+    seed: SandboxSeed, reason: str, *, met: list[bool] | None = None, blocked_by: str = ""
+) -> dict[str, Any]:
+    """A wake as its restore tells of it; `met`: the seven conditions, where they were judged."""
+    made = restore(seed, succeeded=reason == "SnapshotLoaded")
+    made["status"]["conditions"][0]["reason"] = reason
+    if met is not None:
+        conditions = [{"met": one} for one in met]
+        made["status"]["redirect"] = {"conditions": conditions, "blockedBy": blocked_by}
+    return made
+
+
+REDIRECTED = wake(SEED, "SnapshotLoaded", met=[True] * CONDITIONS)
+STAYED = wake(MARKED, "Stranded", met=[True, True, True, False], blocked_by="NoLocalArtifact")
+
+
+def wakes(*restores: dict[str, Any], loads: list[Entry]) -> Findings:
+    return gather([SEED, MARKED], record=loads, restores=restores)
+
+
+def of_marked(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, sandbox=MARKED.id)
+
+
+def test_the_second_act_as_it_is_told() -> None:
+    twice = [wake(SEED, "Stranded"), wake(MARKED, "Stranded")]
+    check_gate_off(wakes(*twice, loads=[HOME, of_marked(HOME)]), LEFT)
+    check_gate_on(wakes(REDIRECTED, STAYED, loads=[AWAY, of_marked(HOME)]), LEFT)
+    assert LEFT.free == [SEED]
+
+
+OTHERWISE = {
+    "one came up without the gate": (
+        check_gate_off,
+        wakes(REDIRECTED, wake(MARKED, "Stranded"), loads=[AWAY, of_marked(HOME)]),
+        "came to",
+    ),
+    "one was not redirected": (
+        check_gate_on,
+        wakes(wake(SEED, "Stranded"), STAYED, loads=[HOME, of_marked(HOME)]),
+        "does not run: Stranded",
+    ),
+    "one runs with a condition that is not met": (
+        check_gate_on,
+        wakes(
+            wake(SEED, "SnapshotLoaded", met=[True] * 6 + [False]),
+            STAYED,
+            loads=[AWAY, of_marked(HOME)],
+        ),
+        "has conditions",
+    ),
+    "one was loaded on the node it was pinned to": (
+        check_gate_on,
+        wakes(REDIRECTED, STAYED, loads=[STARTED, of_marked(HOME)]),
+        "on node again",
+    ),
+    "the marked one left its node": (
+        check_gate_on,
+        wakes(REDIRECTED, wake(MARKED, "SnapshotLoaded"), loads=[AWAY, of_marked(AWAY)]),
+        "is pinned to node",
+    ),
+    "the marked one is blocked by something else": (
+        check_gate_on,
+        wakes(
+            REDIRECTED,
+            wake(MARKED, "Stranded", met=[False], blocked_by="PinnedNodeCannotLoad"),
+            loads=[AWAY, of_marked(HOME)],
+        ),
+        "is blocked by PinnedNodeCannotLoad",
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "found", "words"), OTHERWISE.values(), ids=OTHERWISE.keys())
+def test_what_the_second_act_tells_is_checked(check: Any, found: Findings, words: str) -> None:
+    with pytest.raises(StoryError, match=words):
+        check(found, LEFT)

@@ -11,8 +11,8 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.support.demo import acts
-from tests.support.demo.findings import StoryError
+from tests.support.demo import acts, rescue
+from tests.support.demo.findings import Findings, StoryError
 from tests.support.demo.narrator import Narrator
 from tests.support.demo.scene import Scene, raised
 from tests.support.operator_process import OperatorError
@@ -68,12 +68,23 @@ async def _tell(narrator: Narrator, *, keep: bool) -> None:
             after = await acts.gate_on(scene, narrator)
             await acts.look(scene, after, narrator)
             acts.compare(before, after, narrator)
+            await _rescue(scene, before, narrator)
             _check_record(scene)
             acts.what_next(narrator)
             if keep:
                 await _keep(scene, narrator)
     narrator.gap()
     narrator.good(f"The story came out as told, in {time.monotonic() - began:.0f} s.")
+
+
+async def _rescue(scene: Scene, before: Findings, narrator: Narrator) -> None:
+    """Tell the second act: the sandboxes that the first left stranded."""
+    left = await rescue.left_by(scene, before)
+    off = await rescue.gate_off(scene, left, narrator, settings=acts.OPERATOR)
+    settings = acts.gate_on_settings(scene.matrix)
+    on = await rescue.gate_on(scene, left, narrator, settings=settings)
+    await rescue.look(scene, on, left, narrator)
+    rescue.compare(off, on, narrator)
 
 
 def _check_record(scene: Scene) -> None:
@@ -85,10 +96,7 @@ def _check_record(scene: Scene) -> None:
 
 async def _keep(scene: Scene, narrator: Narrator) -> None:
     """Run the operator on until Ctrl-C."""
-    async with scene.operator(
-        host_cpu_placement_enabled="true",
-        host_cpu_compatibility=scene.matrix.compatibility(),
-    ):
+    async with scene.operator(**acts.gate_on_settings(scene.matrix)):
         narrator.gap()
         narrator.say("Everything runs until Ctrl-C. In another terminal:")
         narrator.point(f"export KUBECONFIG={scene.plane.kubeconfig}")

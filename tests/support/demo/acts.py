@@ -34,6 +34,15 @@ _SENTENCE = 200
 """Characters of a condition's message that the story repeats."""
 
 
+def gate_on_settings(matrix: Matrix) -> dict[str, str]:
+    """Return the operator's settings with the gate on."""
+    return {
+        **OPERATOR,
+        "host_cpu_placement_enabled": "true",
+        "host_cpu_compatibility": matrix.compatibility(),
+    }
+
+
 def fleet() -> list[NodeSpec]:
     """Return the nodes of the story: five of each CPU, and two that no label tells of.
 
@@ -77,7 +86,7 @@ def show_fleet(nodes: Sequence[NodeSpec], *, matrix: Matrix, narrator: Narrator)
 
 async def gate_off(scene: Scene, narrator: Narrator) -> Findings:
     """The way it is today: Kubernetes places restores and knows nothing of CPUs."""
-    narrator.act("Act 1: the gate is off, as today")
+    narrator.act("Act 1, gate off: as today")
     narrator.say(
         f"{SANDBOXES} suspended sandboxes wake: one SandboxRestore each, by kubectl apply. "
         "kube-scheduler picks a node for each restore pod; it knows nothing of vCPU state. "
@@ -113,7 +122,7 @@ async def gate_off(scene: Scene, narrator: Narrator) -> Findings:
 
 async def gate_on(scene: Scene, narrator: Narrator) -> Findings:
     """The same with the feature: restores keep off hosts that cannot load them."""
-    narrator.act("Act 2: the gate is on")
+    narrator.act("Act 1, gate on")
     narrator.say(
         "The same operator with two more settings, and fresh sandboxes with the same capture CPUs:"
     )
@@ -123,11 +132,7 @@ async def gate_on(scene: Scene, narrator: Narrator) -> Findings:
     seeds = sandbox_seeds(SANDBOXES, seed=SEED, namespace=AFTER, prefix="b")
     await scene.add_namespace(AFTER)
     await scene.add_sandboxes(seeds)
-    async with scene.operator(
-        **OPERATOR,
-        host_cpu_placement_enabled="true",
-        host_cpu_compatibility=scene.matrix.compatibility(),
-    ):
+    async with scene.operator(**gate_on_settings(scene.matrix)):
         found = await scene.wake(seeds, backoffLimit=ATTEMPTS)
     found.check_sound(scene.matrix)
     found.check_gate_on(scene.matrix)
@@ -164,8 +169,8 @@ async def look(scene: Scene, found: Findings, narrator: Narrator) -> None:
 
 
 def compare(before: Findings, after: Findings, narrator: Narrator) -> None:
-    """Set both acts side by side."""
-    narrator.act("Side by side")
+    """Set the gate off and on side by side."""
+    narrator.act("Act 1, side by side")
     narrator.table(
         ("", "gate off", "gate on"),
         [

@@ -113,6 +113,30 @@ def keep_first(text: str, *, lines: int, of: str) -> str:
     return "\n".join([*every[:lines], f"\N{HORIZONTAL ELLIPSIS} {left_out} more {of}"])
 
 
+def excerpt(described: str, *sections: str) -> str:
+    """Return these sections of what `kubectl describe` printed, and its first line.
+
+    Sections are named by their headings, at any depth; what is left out between is marked.
+    """
+    lines = described.rstrip().splitlines()
+    kept: list[str] = []
+    depth: int | None = None
+    for number, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if depth is not None and indent <= depth:
+            depth = None
+        if depth is None and line.strip().removesuffix(":") in sections:
+            depth = indent
+        if number == 0 or depth is not None:
+            kept.append(line)
+        elif kept[-1] != _LEFT_OUT:
+            kept.append(_LEFT_OUT)
+    return "\n".join(kept)
+
+
+_LEFT_OUT = "\N{HORIZONTAL ELLIPSIS}"
+
+
 def _console() -> Console:
     """Return a console as wide as its terminal; what is no terminal counts as COLUMNS wide."""
     console = Console(highlight=False)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+
 from tests.support.demo.findings import Findings, StoryError, gather, is_finished
 from tests.support.demo.narrator import Narrator
 from tests.support.fleet import (
@@ -98,14 +100,41 @@ class Scene:
         for snapshot_id, capture in captures_of(seeds).items():
             self.captures.put(snapshot_id, capture)
 
+    async def report(self, function: str, **arguments: object) -> None:
+        """Report something as the platform does, by one of its SQL functions."""
+        named = ", ".join(f"{name} => ${place}" for place, name in enumerate(arguments, start=1))
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            sql = f"SELECT sandbox_restore.{function}({named})"
+            await connection.execute(sql, *arguments.values())
+        finally:
+            await connection.close()
+
+    async def pins(self, namespace: str) -> dict[str, str]:
+        """Return the node that each pinned sandbox of a namespace is pinned to, by sandbox id."""
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            rows = await connection.fetch(
+                "SELECT id, pinned_node FROM sandbox_restore.sandbox"
+                " WHERE namespace = $1 AND pinned_node IS NOT NULL",
+                namespace,
+            )
+        finally:
+            await connection.close()
+        return {row["id"]: row["pinned_node"] for row in rows}
+
     async def wake(self, seeds: Sequence[SandboxSeed], **spec: object) -> Findings:
         """Apply a SandboxRestore for each sandbox; return once each has succeeded or failed."""
         await self.apply(seeds, **spec)
         return await self.finished(seeds)
 
-    async def apply(self, seeds: Sequence[SandboxSeed], **spec: object) -> None:
-        """Apply a SandboxRestore for each sandbox."""
+    async def apply(
+        self, seeds: Sequence[SandboxSeed], *, suffix: str = "", **spec: object
+    ) -> None:
+        """Apply a SandboxRestore for each sandbox; `suffix` ends their names."""
         manifests = [restore_manifest(seed, **spec) for seed in seeds]
+        for manifest in manifests:
+            manifest["metadata"]["name"] += suffix
         await self.kubectl("apply", "-f", "-", stdin=as_yaml_stream(manifests))
 
     async def finished(
