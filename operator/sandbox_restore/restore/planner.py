@@ -61,6 +61,7 @@ from sandbox_restore.restore.world import (
     World,
     execution_of,
     is_made_for,
+    is_pod_of,
 )
 
 
@@ -685,6 +686,10 @@ class _Planner:
         """The conditions of a pinned sandbox whose plan has to wait for an earlier pod."""
         if not self.world.gate_for(restore):
             return None
+        if active is not None:
+            pods = ((p, active if is_pod_of(p, active) else None) for p in self.world.pods)
+            verdicts = (self._verdict(pod, execution) for pod, execution in pods)
+            alive = next((v for v in verdicts if v.may_be_alive), None)
         return redirect_of(self.world, self.view, restore, active=active, alive=alive)
 
     def _evacuate(self, restore: Restore, local: LocalPlan) -> Step | None:

@@ -238,7 +238,12 @@ class PodWorker:
             "node_label": self.node.label,
         }
         if started is not None:
-            about |= {"snapshot": started.snapshot, "restore_uid": started.restore_uid}
+            # Whatever somebody has made of the pod's label since: it is that sandbox's VM.
+            about |= {
+                "sandbox": started.sandbox,
+                "snapshot": started.snapshot,
+                "restore_uid": started.restore_uid,
+            }
             fields.setdefault("version", started.version)
         return self._ground.record.append(event, **about | fields)
 

@@ -408,6 +408,8 @@ def test_a_plan_from_a_living_pod_is_never_redirected() -> None:
     assert said.redirect is not None
     assert said.redirect.blocker is not None
     assert said.redirect.blocker.reason == "PlanFromPod"
+    unmet = [c.name for c in said.redirect.conditions if not c.met]
+    assert unmet == [r.Name.PLAN_NOT_FROM_POD, r.Name.NO_POD_MAY_BE_ALIVE]
 
 
 def test_no_redirect_while_a_pod_of_the_sandbox_may_be_alive() -> None:
