@@ -50,7 +50,7 @@ from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.interest import Interest
-from sandbox_restore.restore.redirect import Loaders, fresh_refusals
+from sandbox_restore.restore.pinned import Loaders, fresh_refusals
 from sandbox_restore.restore.rerender import Rerender, Rerendering
 from sandbox_restore.restore.world import Hold
 

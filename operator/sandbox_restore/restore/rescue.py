@@ -12,15 +12,14 @@ from sandbox_restore.restore.choose import newest_captured
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.giveup import Evidence, give_up
 from sandbox_restore.restore.liveness import Verdict
+from sandbox_restore.restore.pinned import Loaders, pinned_node
 from sandbox_restore.restore.redirect import (
     Condition,
     Facts,
-    Loaders,
     Name,
     Redirect,
     evaluate,
     full_snapshots,
-    pinned_node,
     storage_copy,
 )
 from sandbox_restore.restore.world import World

@@ -24,7 +24,8 @@ from sandbox_restore.model.sandbox import (
 from sandbox_restore.restore.choose import LocalPlan, StoragePlan
 from sandbox_restore.restore.giveup import Evidence
 from sandbox_restore.restore.liveness import NodeSighting
-from sandbox_restore.restore.redirect import Loaders, Redirect
+from sandbox_restore.restore.pinned import Loaders
+from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.rerender import Rerender
 
 

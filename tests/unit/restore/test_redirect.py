@@ -21,6 +21,7 @@ from sandbox_restore.model.sandbox import (
     SnapshotState,
     Source,
 )
+from sandbox_restore.restore import pinned as p
 from sandbox_restore.restore import redirect as r
 from sandbox_restore.restore import world as w
 from sandbox_restore.restore.liveness import NodeSighting, Verdict
@@ -43,7 +44,7 @@ from tests.support.builders import (
 )
 
 INTEL, AMD = "intel-6-106-6", "amd-25-17-1"
-ABLE = r.Loaders(warm=True, capture_cpu=INTEL, known=frozenset({INTEL}), able=3, reachable=9)
+ABLE = p.Loaders(warm=True, capture_cpu=INTEL, known=frozenset({INTEL}), able=3, reachable=9)
 ON: dict[str, Any] = {"gate_for": lambda _restore: True, "loaders_for": lambda _r, _s: ABLE}
 
 
@@ -67,7 +68,7 @@ def planned(view_: Any, *restores: Any, sightings: Any = None, **fields: Any) ->
 FALSIFIED: Mapping[r.Name, tuple[str, Any]] = {
     r.Name.PINNED_NODE_CANNOT_LOAD: (
         "PinnedNodeCanLoad",
-        {"pinned": r.PinnedNode(cannot_load=False, reason="PinnedNodeCanLoad", message="can")},
+        {"pinned": p.PinnedNode(cannot_load=False, reason="PinnedNodeCanLoad", message="can")},
     ),
     r.Name.PLAN_NOT_FROM_POD: ("PlanFromPod", {"active": execution()}),
     r.Name.NO_POD_MAY_BE_ALIVE: (
@@ -99,7 +100,7 @@ def facts(*broken: r.Name) -> r.Facts:
     }
     fulls = [snapshot()]
     fields: dict[str, Any] = {
-        "pinned": r.PinnedNode(cannot_load=True, reason="PinnedNodeRefused", message="refused"),
+        "pinned": p.PinnedNode(cannot_load=True, reason="PinnedNodeRefused", message="refused"),
         "loaders": ABLE,
     }
     for name in broken:
@@ -190,9 +191,9 @@ def test_7_only_a_capture_after_a_restore_that_is_under_way_blocks(
 
 
 def judged(
-    sightings: Mapping[str, NodeSighting], *, loaders: r.Loaders = ABLE, **fields: Any
-) -> r.PinnedNode:
-    return r.pinned_node(
+    sightings: Mapping[str, NodeSighting], *, loaders: p.Loaders = ABLE, **fields: Any
+) -> p.PinnedNode:
+    return p.pinned_node(
         sightings.get("n1"),
         name="n1",
         snapshot=snapshot(),
@@ -258,7 +259,7 @@ def test_1_a_node_that_is_not_ready_is_not_gone() -> None:
 
 def test_1_nothing_is_concluded_from_a_cold_cache() -> None:
     for seen in (sees(cpu_node(AMD)), absent("n1", since=ago(9999))):
-        got = judged(seen, loaders=r.Loaders(warm=False))
+        got = judged(seen, loaders=p.Loaders(warm=False))
         assert (got.cannot_load, got.reason) == (False, "ColdCache")
     assert judged({}).reason == "ColdCache"
 
@@ -284,7 +285,7 @@ def test_1_local_state_that_is_missing_or_unreadable_cannot_be_loaded(failure: s
 
 
 def test_1_an_unknown_capture_cpu_makes_no_node_one_that_can() -> None:
-    unknown = r.Loaders(warm=True, reachable=9)
+    unknown = p.Loaders(warm=True, reachable=9)
     assert judged(sees(cpu_node(AMD)), loaders=unknown).reason == "CaptureCpuUnknown"
     got = r.pinned_node_cannot_load(replace(facts(), loaders=unknown))
     assert (got.met, got.reason) == (False, "CaptureCpuUnknown")

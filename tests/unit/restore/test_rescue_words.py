@@ -8,6 +8,7 @@ import msgspec
 
 from sandbox_restore.model.restore import PlanStatus, Restore, RestoreStatus
 from sandbox_restore.model.sandbox import Execution, Outcome, SandboxState, Source
+from sandbox_restore.restore import pinned as p
 from sandbox_restore.restore import redirect as r
 from sandbox_restore.restore.blocked import ADVICE, Reason
 from sandbox_restore.restore.liveness import Verdict
@@ -15,8 +16,8 @@ from sandbox_restore.restore.status import DISRUPTIVE, IN_ORDER, News, event_bod
 from sandbox_restore.restore.world import Said
 from tests.support.builders import NOW, SANDBOX, ago, bound, execution, pod, restore, snapshot
 
-ABLE = r.Loaders(warm=True, capture_cpu="cpu-1", known=frozenset({"cpu-1"}), able=1, reachable=9)
-REFUSED = r.PinnedNode(
+ABLE = p.Loaders(warm=True, capture_cpu="cpu-1", known=frozenset({"cpu-1"}), able=1, reachable=9)
+REFUSED = p.PinnedNode(
     cannot_load=True, reason="PinnedNodeRefused", message="pinned node n1 refused snapshot s1"
 )
 
@@ -88,7 +89,7 @@ def test_with_the_gate_off_a_stranded_restore_names_the_setting_that_helps() -> 
 
 
 def test_a_stranded_restore_is_one_event_though_it_is_known_better_why_later() -> None:
-    by_label = r.PinnedNode(cannot_load=True, reason="PinnedNodeCpuIncompatible", message="cpu-2")
+    by_label = p.PinnedNode(cannot_load=True, reason="PinnedNodeCpuIncompatible", message="cpu-2")
     asked = restore()
     first = told(asked, said(redirect=found(pinned=by_label, **MARKED)))
     assert [n.reason for n in news(asked, first)] == ["Stranded", "RedirectBlocked"]
@@ -111,14 +112,14 @@ def test_another_blocker_is_another_event() -> None:
 def test_a_pinned_node_that_can_load_after_all_ends_the_stranding() -> None:
     asked = restore()
     asked = after(asked, told(asked, said(redirect=found(**MARKED))))
-    can = r.PinnedNode(cannot_load=False, reason=Reason.PINNED_NODE_CAN_LOAD, message="can")
+    can = p.PinnedNode(cannot_load=False, reason=Reason.PINNED_NODE_CAN_LOAD, message="can")
     status = told(asked, said(redirect=found(pinned=can, **MARKED)))
     assert condition(status, "Stranded") == ("False", "PinnedNodeCanLoad", "can")
 
 
 def test_a_redirect_that_ended_on_a_refusing_node_can_be_stranded_again() -> None:
     attempt = redirected(outcome=Outcome.FAILED, node_name="n2")
-    again = found(loaders=r.Loaders(warm=True, capture_cpu="cpu-1", known=frozenset({"cpu-1"})))
+    again = found(loaders=p.Loaders(warm=True, capture_cpu="cpu-1", known=frozenset({"cpu-1"})))
     status = told(restore(), said(redirect=again), attempt)
     got = condition(status, "Redirected")
     assert got is not None
