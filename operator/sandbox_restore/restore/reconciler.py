@@ -39,6 +39,7 @@ from sandbox_restore.placement.pod import NodeSelectorConflictError
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.failure import FailureClass
+from sandbox_restore.restore.news import News
 from sandbox_restore.restore.outcome import retire_unstarted
 from sandbox_restore.restore.placing import PlacementHeldError, Placer, Placing
 from sandbox_restore.restore.planner import plan
@@ -46,7 +47,6 @@ from sandbox_restore.restore.reader import WorldReader
 from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.reporter import Reporter
 from sandbox_restore.restore.state import ClusterState
-from sandbox_restore.restore.status import News
 from sandbox_restore.restore.views import ViewCache
 from sandbox_restore.restore.world import (
     CONFIRMED_STEPS,

@@ -13,9 +13,10 @@ from sandbox_restore.errors import PermissionDeniedError, RejectedError
 from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.restore import PlacementStatus, Restore, RestoreStatus
 from sandbox_restore.model.sandbox import Execution, SandboxView
+from sandbox_restore.restore.news import News, event_body, news
 from sandbox_restore.restore.placing import Placer, Placing
 from sandbox_restore.restore.state import ClusterState
-from sandbox_restore.restore.status import News, as_json, event_body, new_status, news
+from sandbox_restore.restore.status import as_json, new_status
 from sandbox_restore.restore.world import Said
 
 PASSING = frozenset({"LoadingSnapshot", "Releasing"})

@@ -20,11 +20,12 @@ from sandbox_restore.placement.gate import GateSettings
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore import world as w
 from sandbox_restore.restore.breaker import Breaker
+from sandbox_restore.restore.news import news
 from sandbox_restore.restore.outcome import final_failure
 from sandbox_restore.restore.placing import Placer, PlacingConfig
 from sandbox_restore.restore.planner import plan
 from sandbox_restore.restore.rerender import SteadyTimes
-from sandbox_restore.restore.status import new_status, news
+from sandbox_restore.restore.status import new_status
 from tests.support.builders import (
     NOW,
     ago,

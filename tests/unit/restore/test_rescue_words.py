@@ -12,7 +12,8 @@ from sandbox_restore.restore import pinned as p
 from sandbox_restore.restore import redirect as r
 from sandbox_restore.restore.blocked import ADVICE, Reason
 from sandbox_restore.restore.liveness import Verdict
-from sandbox_restore.restore.status import DISRUPTIVE, IN_ORDER, News, event_body, new_status, news
+from sandbox_restore.restore.news import DISRUPTIVE, IN_ORDER, News, event_body, news
+from sandbox_restore.restore.status import new_status
 from sandbox_restore.restore.world import Said
 from tests.support.builders import NOW, SANDBOX, ago, bound, execution, pod, restore, snapshot
 

@@ -15,7 +15,8 @@ from sandbox_restore.model.restore import (
 )
 from sandbox_restore.model.sandbox import Execution, Outcome, Source
 from sandbox_restore.restore import redirect as r
-from sandbox_restore.restore.status import new_status, news
+from sandbox_restore.restore.news import news
+from sandbox_restore.restore.status import new_status
 from sandbox_restore.restore.world import Said
 from tests.support.builders import NOW, execution, restore
 from tests.unit.restore.test_redirect import facts
