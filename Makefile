@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+PROCESSES ?= 2
 PAIRS ?= 5000
 SEED ?= 1
 
@@ -24,7 +25,7 @@ demo: $(STAMP) testbed ## The story in the terminal: restores on a mixed-CPU fle
 
 .PHONY: test
 test: $(STAMP) testbed ## Every test: unit, Postgres, the real control plane
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: differential
 differential: $(STAMP) testbed ## PAIRS=100000: our matching rules against kube-scheduler's own plugins

@@ -1,0 +1,39 @@
+"""How the tests are shared out when several processes run them (`make test` starts two).
+
+Tests that need one costly part, such as a control plane, stay together; the longest come first and
+the many small ones fill the end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+_FIRST = ("cluster", "nodes", "agent", "simnode", "machine", "differential", "testbed", "store")
+"""Folders with costly parts, in the order in which they are begun; tests/unit comes last."""
+_LONGEST = ("test_crashes.py", "test_restores.py", "test_rerender.py")
+"""Of tests/cluster, begun first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test its group, and put the groups in order."""
+    for item in items:
+        folder, file = _place(item)
+        if folder == "cluster":
+            item.add_marker(pytest.mark.xdist_group(f"{folder}/{file}"))
+        elif folder in _FIRST:
+            item.add_marker(pytest.mark.xdist_group(folder))
+    items.sort(key=_rank)
+
+
+def _place(item: pytest.Item) -> tuple[str, str]:
+    parts = item.path.relative_to(_HERE).parts
+    return parts[0], parts[-1]
+
+
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    folder, file = _place(item)
+    at = _FIRST.index(folder) if folder in _FIRST else len(_FIRST)
+    return at, _LONGEST.index(file) if file in _LONGEST else len(_LONGEST)
