@@ -23,6 +23,7 @@ from typing import Any
 from sandbox_restore.agent.deviceplugin import plugin as device_plugin
 from sandbox_restore.agent.deviceplugin import v1beta1_pb2 as pb
 from sandbox_restore.agent.deviceplugin.plugin import DevicePlugin
+from sandbox_restore.logs import configure_logging
 from sandbox_restore.model.names import NETWORK_SLOTS
 from tests.support.realnode import RealNode, why_not
 from tests.support.realnode.node import STATUS_SECONDS, idle_pod
@@ -309,6 +310,7 @@ def main() -> int:
     unknown = [name for name in arguments.variants if name not in VARIANTS]
     if unknown:
         parser.error(f"no such variant: {', '.join(unknown)}")
+    configure_logging(level="error")
     asyncio.run(measure(arguments.variants or list(VARIANTS), restarts=arguments.restarts))
     return 0
 

@@ -33,6 +33,7 @@ class Bed:
         self.real = real
         self.view = AgentNode(real.plane, real.name, folder)
         self.sandbox = f"sandbox-{real.name}"
+        self.container = ""
         self.probes = 0
 
     async def start(self) -> None:
@@ -56,6 +57,8 @@ class Bed:
             what="the sandbox runs",
             detail=lambda: self.view.admin.get(f"{PODS}/{self.sandbox}")["status"],
         )
+        status = self.view.admin.get(f"{PODS}/{self.sandbox}")["status"]
+        self.container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         return self.process()
 
     def phase(self) -> str:
@@ -64,9 +67,7 @@ class Bed:
 
     def process(self) -> int:
         """The process id of the sandbox's container; 0 when it does not run."""
-        status = self.view.admin.get(f"{PODS}/{self.sandbox}")["status"]
-        container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        return self.real.running().get(container, 0)
+        return self.real.running().get(self.container, 0)
 
     async def readmitted(self) -> None:
         """Wait until the kubelet has admitted a pod that was made now: it looks at the pods that
@@ -180,7 +181,7 @@ async def test_slots_patched_to_zero_end_a_sandbox_at_a_restart(bed: Bed) -> Non
     bed.view.admin.merge(status, {"status": {"capacity": {NETWORK_SLOTS: "0"}}})
     await until(lambda: bed.view.slots == 0, deadline_s=SLOW, what="no slots")
     await bed.restart_kubelet()
-    assert bed.process() == 0
+    await until(lambda: bed.process() == 0, deadline_s=SLOW, what="the sandbox is ended")
 
 
 async def test_a_sandbox_outlives_the_agent_and_a_kubelet_restart_without_it(bed: Bed) -> None:
