@@ -33,6 +33,8 @@ class Bed:
         self.real = real
         self.view = AgentNode(real.plane, real.name, folder)
         self.sandbox = f"sandbox-{real.name}"
+        self.container = ""
+        self.probes = 0
 
     async def start(self) -> None:
         await asyncio.to_thread(self.real.start)
@@ -55,6 +57,8 @@ class Bed:
             what="the sandbox runs",
             detail=lambda: self.view.admin.get(f"{PODS}/{self.sandbox}")["status"],
         )
+        status = self.view.admin.get(f"{PODS}/{self.sandbox}")["status"]
+        self.container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         return self.process()
 
     def phase(self) -> str:
@@ -63,12 +67,23 @@ class Bed:
 
     def process(self) -> int:
         """The process id of the sandbox's container; 0 when it does not run."""
-        status = self.view.admin.get(f"{PODS}/{self.sandbox}")["status"]
-        container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        return self.real.running().get(container, 0)
+        return self.real.running().get(self.container, 0)
+
+    async def readmitted(self) -> None:
+        """Wait until the kubelet has admitted a pod that was made now: it looks at the pods that
+        were there before it started first, and ends at once those that it turns away."""
+        self.probes += 1
+        name = f"probe-{self.probes}-{self.real.name}"
+        self.view.admin.post(PODS, idle_pod(name, node=self.real.name, resource=NETWORK_SLOTS))
+        await until(
+            lambda: self.view.admin.get(f"{PODS}/{name}")["status"]["phase"] == "Running",
+            deadline_s=SLOW,
+            what="a later pod runs",
+            detail=self.real.died,
+        )
 
     async def restart_kubelet(self, *, forget_checkpoint: bool = False) -> None:
-        """Restart it and wait until it has told its Node's state."""
+        """Restart it and wait until it has told its Node's state and admitted its pods anew."""
         before = self.heartbeat()
         await asyncio.to_thread(self.real.restart_kubelet, forget_checkpoint=forget_checkpoint)
         await until(
@@ -77,6 +92,7 @@ class Bed:
             what="the kubelet reports",
             detail=self.real.died,
         )
+        await self.readmitted()
 
     def heartbeat(self) -> str:
         conditions = self.real.get().get("status", {}).get("conditions", ())
@@ -152,6 +168,20 @@ async def test_a_relabel_takes_the_slots_away_and_leaves_the_sandbox_alone(bed: 
         assert (bed.phase(), bed.process()) == ("Running", process)
     labelled = next(i for i, state in enumerate(seen.states) if state[1] == CASCADE)
     assert seen.states[labelled][2] == 0
+
+
+async def test_slots_patched_to_zero_end_a_sandbox_at_a_restart(bed: Bed) -> None:
+    """Why the slots come from a device plugin; and that these tests would see a sandbox end."""
+    await bed.start()
+    await asyncio.to_thread(bed.real.wait_ready)
+    status = f"{bed.view.path}/status"
+    bed.view.admin.merge(status, {"status": {"capacity": {NETWORK_SLOTS: "4"}}})
+    await until(lambda: bed.view.slots == 4, deadline_s=SLOW, what="the patched slots")
+    await bed.run_sandbox()
+    bed.view.admin.merge(status, {"status": {"capacity": {NETWORK_SLOTS: "0"}}})
+    await until(lambda: bed.view.slots == 0, deadline_s=SLOW, what="no slots")
+    await bed.restart_kubelet()
+    await until(lambda: bed.process() == 0, deadline_s=SLOW, what="the sandbox is ended")
 
 
 async def test_a_sandbox_outlives_the_agent_and_a_kubelet_restart_without_it(bed: Bed) -> None:
