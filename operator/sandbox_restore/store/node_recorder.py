@@ -90,9 +90,11 @@ class NodeRecorder:
         deadline: float | None = None
         while not await self._read():
             if await self._answers():
-                now = self._monotonic()
-                deadline = now + wait if deadline is None else deadline
-                if now >= deadline:
+                if deadline is None:
+                    # It may have come back only now: what it answers is seen by the next try.
+                    deadline = self._monotonic() + wait
+                    continue
+                if self._monotonic() >= deadline:
                     log.error("node_history_missing", problem=self._told and self._told[0])
                     return
             await asyncio.sleep(READ_AGAIN)
