@@ -151,8 +151,10 @@ def test_a_kept_answer_follows_a_node_that_is_shut_and_opened(shut: dict[str, An
     demand = Demand(requirements=PodRequirements.of(terms(IN_DISK)))
     for _ in range(2):
         assert index.names(reachable(demand, index)) == ("n1",)
+        assert sum(len(nodes) for _, nodes in removed(demand, index)) == 1
         index.apply(replace(opened, **shut), now=NOW)
         assert index.names(reachable(demand, index)) == ()
+        assert sum(len(nodes) for _, nodes in removed(demand, index)) == 2
         index.apply(opened, now=NOW)
     index.remove("n1", now=NOW)
     assert index.names(reachable(demand, index)) == ()
