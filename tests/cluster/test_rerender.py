@@ -31,9 +31,13 @@ from tests.support.waiting import until
 
 CORNER = "example.com/corner"
 """Label of the nodes that a test's restores may use: nobody else's."""
-NEW_CPU = "intel-6-207-2"
-"""In no pair and, until it joins, in no fleet."""
 LATE = (sys.executable, "-m", "tests.support.late_deleting_operator")
+
+
+def new_cpu(namespace: str) -> str:
+    """A CPU in no pair and, until the test has it join, in no fleet: the operator remembers those
+    of earlier tests."""
+    return f"intel-6-207-{namespace.removeprefix('test-')}"
 
 
 def node(namespace: str, name: str, cpu: str, *, slots: int = 0) -> NodeSpec:
@@ -157,19 +161,19 @@ def writes_to_pods(scene: Scene, seed: SandboxSeed) -> list[tuple[str, str]]:
 
 async def test_a_new_cpu_joins_while_a_pod_waits(scene: Scene, namespace: str) -> None:
     loader = node(namespace, "loader", scene.matrix.cpus[0])
-    new = replace(node(namespace, "new", NEW_CPU, slots=10), unschedulable=True)
+    new = replace(node(namespace, "new", new_cpu(namespace), slots=10), unschedulable=True)
     async with corner(scene, loader), scene.operator(**only_waits_for_news(scene)):
         [seed] = await waiting_pods(scene, namespace, backoffLimit=1)
         [before] = pods_of(scene, seed)
         assert excluded_cpus(before)
-        assert NEW_CPU not in excluded_cpus(before)
+        assert new_cpu(namespace) not in excluded_cpus(before)
 
         # As every new node, it is closed when it joins.
         await join(scene, new, ready=False)
         after = await rerendered(scene, seed, before)
-        assert excluded_cpus(after) == excluded_cpus(before) | {NEW_CPU}
+        assert excluded_cpus(after) == excluded_cpus(before) | {new_cpu(namespace)}
         assert after["metadata"]["name"] != before["metadata"]["name"]
-        why = f"rendered again: newly excluded: {NEW_CPU}"
+        why = f"rendered again: newly excluded: {new_cpu(namespace)}"
         assert await executions(scene, seed) == [("superseded", why), (None, None)]
         [note] = await told(scene, seed)
         assert note == f"pod {before['metadata']['name']} was not scheduled yet and is {why}"
@@ -186,7 +190,7 @@ async def test_a_new_cpu_joins_while_a_pod_waits(scene: Scene, namespace: str) -
         status = restore_of(scene, seed)["status"]
         assert not status.get("failedAttempts")
         assert [a["outcome"] for a in status["attempts"]] == ["superseded", "loaded"]
-        assert NEW_CPU in status["placement"]["excluded"]
+        assert new_cpu(namespace) in status["placement"]["excluded"]
         assert len(events_of(scene, seed)) == 1
         assert [verb for verb, _ in writes_to_pods(scene, seed)] == ["create", "delete", "create"]
     assert not scene.nodes.record.violations
@@ -194,7 +198,7 @@ async def test_a_new_cpu_joins_while_a_pod_waits(scene: Scene, namespace: str) -
 
 async def test_a_pod_that_is_bound_meanwhile_survives(scene: Scene, namespace: str) -> None:
     loader = node(namespace, "loader", scene.matrix.cpus[0])
-    new = node(namespace, "new", NEW_CPU)
+    new = node(namespace, "new", new_cpu(namespace))
     operator = scene.operator_process(program=LATE, **only_waits_for_news(scene))
     async with corner(scene, loader), operator:
         [seed] = await waiting_pods(scene, namespace)
@@ -252,7 +256,7 @@ async def test_a_pod_for_which_room_is_being_made_is_left_alone(
 ) -> None:
     cpu = scene.matrix.cpus[0]
     full, other = node(namespace, "full", cpu, slots=1), node(f"{namespace}-b", "other", cpu)
-    new = node(namespace, "new", NEW_CPU)
+    new = node(namespace, "new", new_cpu(namespace))
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
     high = {**priority, "metadata": {"name": f"{namespace}-high"}}
     low = low_priority_pod(namespace, full)
@@ -315,8 +319,8 @@ async def test_the_news_of_a_node_alone_brings_a_waiting_restore_back(
         )
         assert not pods_of(scene, held)
         [before] = pods_of(scene, unseen)
-        await join(scene, node(namespace, "new", NEW_CPU), ready=False)
-        assert NEW_CPU in excluded_cpus(await rerendered(scene, unseen, before))
+        await join(scene, node(namespace, "new", new_cpu(namespace)), ready=False)
+        assert new_cpu(namespace) in excluded_cpus(await rerendered(scene, unseen, before))
         await scene.kubectl("uncordon", cordoned.name)
         await until(lambda: pods_of(scene, held), deadline_s=60, what="the held one has a pod")
 
@@ -366,7 +370,7 @@ async def test_with_the_gate_off_a_waiting_pod_is_left_alone(scene: Scene, names
         [off] = await waiting_pods(scene, outside)
         [on] = await waiting_pods(scene, namespace)
         [before], [replaced] = pods_of(scene, off), pods_of(scene, on)
-        await join(scene, node(namespace, "new", NEW_CPU))
+        await join(scene, node(namespace, "new", new_cpu(namespace)))
         await rerendered(scene, on, replaced)
         await offer(scene, outside_node, 1)
         await says(scene, off, "SnapshotLoaded")
@@ -390,11 +394,11 @@ async def test_a_kill_around_the_deletion_is_survived_and_told(
     async with corner(scene, loader), dying:
         [seed] = await waiting_pods(scene, namespace)
         [before] = pods_of(scene, seed)
-        await join(scene, node(namespace, "new", NEW_CPU), ready=False)
+        await join(scene, node(namespace, "new", new_cpu(namespace)), ready=False)
         assert await dying.wait(deadline_s=60) == -signal.SIGKILL
         async with scene.operator(**only_waits_for_news(scene)):
             after = await rerendered(scene, seed, before)
-            assert NEW_CPU in excluded_cpus(after)
+            assert new_cpu(namespace) in excluded_cpus(after)
             await offer(scene, loader, 1)
             await says(scene, seed, "SnapshotLoaded")
             assert [outcome for outcome, _ in await executions(scene, seed)] == ["superseded", None]
@@ -406,7 +410,7 @@ async def test_two_operators_and_a_label_that_flaps_replace_each_pod_once(
     scene: Scene, namespace: str
 ) -> None:
     loader = node(namespace, "loader", scene.matrix.cpus[0])
-    new = node(namespace, "new", NEW_CPU)
+    new = node(namespace, "new", new_cpu(namespace))
     one = scene.operator_process(**only_waits_for_news(scene), lease_name="first")
     two = scene.operator_process(**only_waits_for_news(scene), lease_name="second")
     async with corner(scene, loader), one, two:
@@ -414,12 +418,12 @@ async def test_two_operators_and_a_label_that_flaps_replace_each_pod_once(
         before = {seed.id: pods_of(scene, seed)[0] for seed in seeds}
         await join(scene, new)
         for flap in range(20):
-            label = {HOST_CPU_LABEL: NEW_CPU if flap % 2 else None}
+            label = {HOST_CPU_LABEL: new_cpu(namespace) if flap % 2 else None}
             path = f"/api/v1/nodes/{new.name}"
             await asyncio.to_thread(scene.plane.api().merge, path, {"metadata": {"labels": label}})
         for seed in seeds:
             pod = await rerendered(scene, seed, before[seed.id])
-            assert NEW_CPU in excluded_cpus(pod)
+            assert new_cpu(namespace) in excluded_cpus(pod)
         await offer(scene, loader, len(seeds))
         found = await scene.finished(seeds)
         assert all(sandbox.succeeded for sandbox in found.sandboxes)
