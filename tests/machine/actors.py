@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,6 +13,8 @@ from typing import Any
 
 from sandbox_restore.errors import SandboxRestoreError
 from sandbox_restore.model.sandbox import Outcome, SandboxState, SandboxView, Source
+from sandbox_restore.restore.redirect import Redirect
+from sandbox_restore.restore.world import BeginAttempt, Retire, Step
 from sandbox_restore.store.store import Store
 from tests.machine.cluster import Cluster, Machine, Snapshot, ViolationError
 from tests.machine.gates import Conductor, Fate, GatedStore, Line
@@ -51,6 +56,8 @@ class Rig:
     """A connection that only looks."""
     steps: int = 0
     examples: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+    """How often operators did what, and how often the world did."""
 
 
 @dataclass(kw_only=True)
@@ -88,6 +95,7 @@ class Story:
         self.view: SandboxView
         self.told: list[str] = []
         """What has happened, for whoever has to understand a violation."""
+        self.happened: Counter[str] = Counter()
         self.last_change = BEGINNING
         self._api_version = 0
 
@@ -209,18 +217,25 @@ class Story:
 
     # --- one step
 
-    async def step(self, what: str, work: Callable[[], Awaitable[None] | None]) -> None:
+    async def step(self, what: str, work: Callable[[], object]) -> None:
         """Does it, lets everybody come to rest, and looks at what is now."""
         self.tell_story(what)
+        self.happened[what_kind(what)] += 1
         try:
             done = work()
-            if done is not None:
+            if inspect.isawaitable(done):
                 await done
             await self.conductor.settle()
             await self.check()
         except Exception as error:
             error.add_note("\n".join(self.told[-TOLD:]))
             raise
+
+    def count(self) -> None:
+        """Adds this story to what the rig has seen."""
+        for operator in self.operators:
+            self.rig.seen.update(step_name(step) for step in operator.driven.steps)
+        self.rig.seen.update(self.happened)
 
     def tell_story(self, what: str) -> None:
         self.told.append(f"{self.cluster.now:%H:%M:%S} {what}")
@@ -231,7 +246,9 @@ class Story:
 
     async def check(self) -> None:
         """The invariants of the row, and what the simulation has to know of it."""
-        before, after = self.view, await self.look()
+        before = self.view
+        after = await self.look() if self.conductor.asked else before
+        self.conductor.asked = False
         check_row(before, after)
         self.view = after
         if row_of(after) != row_of(before):
@@ -288,27 +305,18 @@ class Story:
         operator.heard = {kind: len(self.api.changes) for kind in ("nodes", "pods", "restores")}
         operator.announced.clear()
 
-    def tell(self, operator: Operator, kind: str, *, most: int) -> None:
-        """Watch events of one kind, in order; each watch is as late as it likes."""
-        place, told = operator.heard[kind], 0
-        while place < len(self.api.changes) and told < most:
-            change = self.api.changes[place]
-            place += 1
-            if change.kind == kind:
-                told += 1
-                operator.driven.hear(kind, deleted=change.deleted, body=change.body)
-        operator.heard[kind] = place
-
-    def announce(self, operator: Operator) -> None:
-        """What Postgres has notified it of."""
-        for version in operator.announced:
-            operator.driven.views.announced(self.id, version)
-        operator.announced.clear()
-
-    def tell_all(self, operator: Operator) -> None:
+    def tell(self, operator: Operator, news: str = "all") -> None:
+        """Its watch events of one kind, in order, or what Postgres has notified it of, or all."""
+        if news in ("row", "all"):
+            for version in operator.announced:
+                operator.driven.views.announced(self.id, version)
+            operator.announced.clear()
         for kind in operator.heard:
-            self.tell(operator, kind, most=10_000)
-        self.announce(operator)
+            if news in (kind, "all"):
+                for change in self.api.changes[operator.heard[kind] :]:
+                    if change.kind == kind:
+                        operator.driven.hear(kind, deleted=change.deleted, body=change.body)
+                operator.heard[kind] = len(self.api.changes)
 
     def arrive(self, index: int) -> None:
         """A request that was under way takes effect after all."""
@@ -320,10 +328,6 @@ class Story:
 
     # --- the platform
 
-    @property
-    def platform_is_free(self) -> bool:
-        return self.platform_line.idle
-
     def report(self, work: Awaitable[Any]) -> None:
         """A call of the platform: at once, or after whoever holds the row's lock."""
         line = self.platform_line
@@ -334,7 +338,19 @@ class Story:
 
         self.conductor.start(line, call(), permits=0)
 
+    def pass_time(self, seconds: float) -> None:
+        self.cluster.pass_time(timedelta(seconds=seconds))
+
     # --- users
+
+    def change_restore(self, name: str, what: str) -> None:
+        match what:
+            case "delete":
+                self.api.remove("restores", name)
+            case "deadline":
+                self.api.edit_restore(name, activeDeadlineSeconds=1)
+            case "suspend" | "go on":
+                self.api.edit_restore(name, suspend=what == "suspend")
 
     def add_restore(self, **spec: object) -> str:
         self.restores += 1
@@ -357,6 +373,25 @@ class Story:
         if "snapshotId" in spec:
             self.cluster.named.add(uid)
         return uid
+
+
+def step_name(step: Step) -> str:
+    """What an operator did, as one would count it."""
+    match step:
+        case BeginAttempt(redirect=Redirect()):
+            return "op: redirect"
+        case BeginAttempt(clear_pin=True):
+            return "op: evacuate"
+        case BeginAttempt(source=source):
+            return f"op: begin {source}"
+        case Retire(outcome=how):
+            return f"op: retire {how}"
+    return f"op: {type(step).__name__}"
+
+
+def what_kind(what: str) -> str:
+    """A line of the story without the names in it."""
+    return re.sub(r"\b(?:[abc]|r\d+\S*|own-\d+|operator \d|\{.*|\d+)(?=\s|$)", "…", what)
 
 
 def row_of(view: SandboxView) -> str:

@@ -144,6 +144,10 @@ class Cluster:
         machine = self.machines[vm.machine]
         machine.local = max(version, machine.local if machine.local is not None else version)
 
+    def change(self, vm: Vm) -> None:
+        """Something changes inside a guest."""
+        vm.version = self.next_version()
+
     def _forget_newer_than(self, version: int) -> None:
         """A user has chosen older state: the newer one counts no longer."""
         self.told = min(self.told, version)

@@ -13,13 +13,12 @@ from typing import Any
 from sandbox_restore.model import names
 from sandbox_restore.model.sandbox import SandboxState
 from tests.machine.actors import Operator, Story
-from tests.machine.cluster import ViolationError, bound, fits
+from tests.machine.cluster import GONE_GRACE, ViolationError, bound, fits
 from tests.machine.moves import moves
 
-ROUNDS = 120
-QUIET_ROUNDS = 4
-QUIET = timedelta(seconds=200)
-"""Grace periods run from the last change: nothing is at rest before they are over."""
+ROUNDS, MOVES = 120, 50
+LONG = GONE_GRACE + timedelta(seconds=5)
+"""Nothing is at rest before every grace period that may run is over."""
 WAITS_FOR_A_PERSON = ("Stranded", "PlacementHeld", "CaptureCpuUnknown")
 """`hostCpuPolicy: Required` waits for a loader until the deadline."""
 
@@ -52,9 +51,10 @@ def _mend(story: Story) -> None:
 
 
 async def _rounds(story: Story, operator: Operator) -> None:
-    quiet = 0
+    """The world does what it can, one operator looks, until nothing changes any more."""
+    quiet = timedelta(0)
     for _ in range(ROUNDS):
-        before = (story.api.version, story.view.sandbox.version)
+        before = (story.api.version, story.view.sandbox.version, len(story.platform.mail))
         while story.conductor.late:
             await story.step("late request", lambda: story.arrive(0))
         for report in story.platform.deliverable():
@@ -62,19 +62,21 @@ async def _rounds(story: Story, operator: Operator) -> None:
                 report.label,
                 lambda report=report: story.report(story.platform.deliver(report)),  # type: ignore[misc]
             )
-        for _ in range(50):
+        for _ in range(MOVES):
             found = [m for m in moves(story.cluster) if "fails in" not in m[0]]
             found = [m for m in found if "dies in" not in m[0]]
             if not found:
                 break
             story.tell_story(found[0][0])
             found[0][1]()
-        story.tell_all(operator)
+        story.tell(operator)
         await story.step("a pass", lambda: story.advance(operator, 100_000))
-        wait = min(max(operator.driven.due.pop(story.id, 30.0), 1.0), 30.0)
-        story.cluster.pass_time(timedelta(seconds=wait))
-        quiet = quiet + 1 if before == (story.api.version, story.view.sandbox.version) else 0
-        if quiet > QUIET_ROUNDS and story.cluster.now > story.last_change + QUIET:
+        after = (story.api.version, story.view.sandbox.version, len(story.platform.mail))
+        asked = operator.driven.due.pop(story.id, LONG.total_seconds())
+        wait = timedelta(seconds=min(max(asked, 1.0), LONG.total_seconds()))
+        story.cluster.pass_time(wait)
+        quiet = quiet + wait if before == after else timedelta(0)
+        if quiet > 2 * LONG:
             return
 
 

@@ -118,12 +118,13 @@ class Line:
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
         """Something that takes the row's lock inside Postgres."""
-        self.in_database = True
+        self.in_database = self.conductor.asked = True
         self.conductor.moved()
         try:
             yield
         finally:
             self.in_database = False
+            self.conductor.asked = True
             self.conductor.moved()
 
 
@@ -135,6 +136,8 @@ class Conductor:
         self.tell = tell
         self.lines: list[Line] = []
         self.holder: Line | None = None
+        self.asked = False
+        """Somebody has been in the database since this was last set back."""
         self.late: list[tuple[str, Deliver]] = []
         self._changed = asyncio.Event()
 

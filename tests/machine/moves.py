@@ -58,6 +58,11 @@ def _scheduler(cluster: Cluster) -> Iterator[Move]:
 def _controllers(cluster: Cluster) -> Iterator[Move]:
     owners = {r["metadata"]["uid"] for r in cluster.api.restores.values()}
     for machine in cluster.machines.values():
+        if machine.alive and machine.contact and cluster.node(machine.name) is None:
+            yield (
+                f"node {machine.name} registers again under a new UID",
+                lambda m=machine: cluster.find_contact(m),
+            )
         if not machine.contact and cluster.ready(machine.name):
             yield (
                 f"node {machine.name} is marked not Ready",

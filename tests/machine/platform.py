@@ -64,7 +64,7 @@ class Platform:
         """A command or an access reaches a guest, changes it, and is recorded."""
         self.cluster.pass_time(timedelta(seconds=1))
         at = self.cluster.now
-        vm.version = self.cluster.next_version()
+        self.cluster.change(vm)
         version = vm.version
         argument = {"sandbox_command": "command_at", "sandbox_access": "access_at"}[function]
         await self.db.call(function, sandbox_id=self.sandbox_id, **{argument: at})
@@ -129,6 +129,7 @@ class Platform:
             "snapshot_failed",
             {"snapshot_id": ready.arguments["snapshot_id"]},
         )
+        ready.machine = None
 
     def machine_died(self, machine: Machine) -> None:
         """What it had not sent is lost; an upload that was told of has failed."""
@@ -137,7 +138,6 @@ class Platform:
         for report in lost:
             if report in under_way:
                 self.fail_upload(report)
-                report.machine = None
             else:
                 self.mail.remove(report)
 

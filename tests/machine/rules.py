@@ -9,21 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from sandbox_restore.model import names
 from tests.machine.actors import BEGINNINGS, RIGHT, WRONG, Rig, Story
-from tests.machine.cluster import Machine, Vm
+from tests.machine.cluster import Vm
 from tests.machine.ending import come_to_rest
+from tests.machine.faults import node_faults
 from tests.machine.gates import Fate
 from tests.machine.moves import moves, reject
 
+T = TypeVar("T")
+
 WHO = st.integers(0, 1)
-PERMITS = st.sampled_from((1, 1, 2, 3, 5, 8, 13, 1000, 1000, 1000))
-FATES = st.sampled_from((*[Fate.ANSWERED] * 6, Fate.UNANSWERED, Fate.LOST, Fate.LATE))
+NEWS = st.sampled_from(("nothing", "all", "all", "all", "pods", "nodes", "restores", "row"))
+PERMITS = st.sampled_from((1, 2, 3, 5, 8, 13, 1000, 1000, 1000, 1000))
+FATES = st.sampled_from((*[Fate.ANSWERED] * 12, Fate.UNANSWERED, Fate.LOST, Fate.LATE))
+WEIGHTS = {
+    "operator": 10, "world": 12, "report": 3, "well": 3, "late": 1, "time": 2,
+    "guest": 3, "user": 3, "node": 4, "platform": 1, "killed": 1,
+}  # fmt: skip
+"""How often each kind of event is drawn, one against another."""
+SPARED = st.sampled_from(((), (), ("node",), ("user",), ("killed", "late"), ("guest", "platform")))
+"""Kinds that an example does without: what needs many steps of the others then comes to pass."""
+SECONDS = st.sampled_from((3, 10, 31, 61, 125))
+GUEST = ["command", "access", "unrecorded", "suspend", "suspend", "capture", "end", "reject"]
+USER = ["create", "create", "create", "delete", "deadline", "suspend", "go on", "pod", "pod"]
 MOST_RESTORES = 4
 VARIANTS: tuple[dict[str, object], ...] = (
     {},
@@ -38,7 +51,10 @@ VARIANTS: tuple[dict[str, object], ...] = (
 
 
 class ProtocolMachine(RuleBasedStateMachine):
-    """One sandbox; two operators that share nothing but the database and the API server."""
+    """One sandbox; two operators that share nothing but the database and the API server.
+
+    What is drawn and not possible now does nothing.
+    """
 
     rig: ClassVar[Rig]
     story: Story | None = None
@@ -48,10 +64,17 @@ class ProtocolMachine(RuleBasedStateMachine):
         gates=st.sampled_from(((True, True), (True, True), (True, False))),
         odd=st.sampled_from((WRONG, RIGHT)),
         spec=st.sampled_from(VARIANTS),
+        spared=SPARED,
     )
     def begin(
-        self, start: str, gates: tuple[bool, bool], odd: str, spec: dict[str, object]
+        self,
+        start: str,
+        gates: tuple[bool, bool],
+        odd: str,
+        spec: dict[str, object],
+        spared: tuple[str, ...],
     ) -> None:
+        self.spared = spared
         self.rig.examples += 1
         self.story = Story(self.rig, gates=gates, odd=odd)
         self.story.add_restore(**spec)
@@ -60,224 +83,169 @@ class ProtocolMachine(RuleBasedStateMachine):
     def run(self, work: Awaitable[Any]) -> Any:
         return self.rig.loop.run_until_complete(work)
 
-    def step(self, what: str, work: Callable[[], Awaitable[None] | None]) -> None:
+    def step(self, what: str, work: Callable[[], object]) -> None:
         """One step: a second passes, something happens, everybody comes to rest."""
-        assert self.story is not None
         self.rig.steps += 1
-        self.story.cluster.pass_time(timedelta(seconds=1))
-        self.run(self.story.step(what, work))
+        self.of.cluster.pass_time(timedelta(seconds=1))
+        self.run(self.of.step(what, work))
 
     def teardown(self) -> None:
         if self.story is not None:
             self.run(come_to_rest(self.story))
-
-    # --- operators
-
-    @rule(who=WHO, permits=PERMITS, fate=FATES)
-    def an_operator_goes_on(self, who: int, permits: int, fate: Fate) -> None:
-        operator = self.of.operators[who]
-        self.step(
-            f"operator {who + 1} may do {permits}", lambda: self.of.advance(operator, permits, fate)
-        )
-
-    @rule(who=WHO, late=st.booleans())
-    def an_operator_is_killed(self, who: int, late: bool) -> None:
-        self.step(
-            f"operator {who + 1} is killed",
-            lambda: self.of.restart(self.of.operators[who], late=late),
-        )
-
-    @rule(who=WHO, kind=st.sampled_from(("nodes", "pods", "restores")), most=st.integers(1, 3))
-    def a_watch_tells(self, who: int, kind: str, most: int) -> None:
-        self.step(
-            f"operator {who + 1} hears of {kind}",
-            lambda: self.of.tell(self.of.operators[who], kind, most=most),
-        )
-
-    @rule(who=WHO)
-    def an_operator_hears_everything(self, who: int) -> None:
-        self.step(
-            f"operator {who + 1} hears everything", lambda: self.of.tell_all(self.of.operators[who])
-        )
-
-    @rule(who=WHO)
-    def the_database_announces(self, who: int) -> None:
-        self.step(
-            f"operator {who + 1} is notified", lambda: self.of.announce(self.of.operators[who])
-        )
-
-    @precondition(lambda self: self.of.conductor.late)
-    @rule(data=st.data())
-    def a_late_request_arrives(self, data: st.DataObject) -> None:
-        late = self.of.conductor.late
-        index = data.draw(st.integers(0, len(late) - 1), label="which")
-        self.step(f"late: {late[index][0]}", lambda: self.of.arrive(index))
-
-    # --- the world goes on
-
-    @precondition(lambda self: moves(self.of.cluster))
-    @rule(data=st.data())
-    def the_world_moves(self, data: st.DataObject) -> None:
-        found = dict(moves(self.of.cluster))
-        label = data.draw(st.sampled_from(list(found)), label="move")
-        self.step(label, lambda: _done(found[label]()))
-
-    @rule(who=WHO, rounds=st.integers(1, 4))
-    def all_goes_well_for_a_while(self, who: int, rounds: int) -> None:
-        """News arrives, one operator looks, the world does what is next."""
-        for _ in range(rounds):
-            self.step(
-                f"operator {who + 1} hears everything",
-                lambda: self.of.tell_all(self.of.operators[who]),
-            )
-            self.step(
-                f"operator {who + 1} looks", lambda: self.of.advance(self.of.operators[who], 1000)
-            )
-            for _ in range(4):
-                found = [m for m in moves(self.of.cluster) if _goes_well(m[0])]
-                if found:
-                    self.step(found[0][0], lambda found=found: _done(found[0][1]()))  # type: ignore[misc]
-
-    @rule(seconds=st.sampled_from((3, 10, 31, 61, 125)))
-    def time_passes(self, seconds: int) -> None:
-        self.step(
-            f"{seconds} s pass", lambda: self.of.cluster.pass_time(timedelta(seconds=seconds))
-        )
-
-    # --- guests and the platform
-
-    @precondition(lambda self: self.of.platform_is_free and self.of.platform.deliverable())
-    @rule(data=st.data())
-    def the_platform_reports(self, data: st.DataObject) -> None:
-        reports = {r.label: r for r in self.of.platform.deliverable()}
-        label = data.draw(st.sampled_from(list(reports)), label="report")
-        self.step(label, lambda: self.of.report(self.of.platform.deliver(reports[label])))
-
-    @precondition(lambda self: self.of.platform_is_free and self.reachable_vms())
-    @rule(function=st.sampled_from(("sandbox_command", "sandbox_access")))
-    def a_guest_is_used(self, function: str) -> None:
-        vm = self.reachable_vms()[0]
-        self.step(function, lambda: self.of.report(self.of.platform.record(function, vm)))
-
-    @precondition(lambda self: self.marked_vms())
-    @rule()
-    def a_guest_changes_and_nobody_records_it(self) -> None:
-        """Only where the row says that the node holds state that exists nowhere else."""
-        vm = self.marked_vms()[0]
-        self.step(
-            "a guest changes and nobody records it",
-            lambda: setattr(vm, "version", self.of.cluster.next_version()),
-        )
-
-    @precondition(lambda self: self.reachable_vms())
-    @rule(suspend=st.sampled_from((True, True, False)))
-    def the_platform_captures(self, suspend: bool) -> None:
-        vm = self.reachable_vms()[0]
-        self.step(
-            "suspend" if suspend else "capture",
-            lambda: self.of.platform.capture(vm, suspend=suspend),
-        )
-
-    @precondition(lambda self: self.uploads())
-    @rule()
-    def an_upload_fails(self) -> None:
-        self.step("an upload fails", lambda: self.of.platform.fail_upload(self.uploads()[0]))
-
-    @precondition(lambda self: self.of.cluster.live())
-    @rule(exit_code=st.sampled_from((0, 137)))
-    def a_vm_ends_by_itself(self, exit_code: int) -> None:
-        vm = self.of.cluster.live()[0]
-        self.step("a vm ends by itself", lambda: self.of.cluster.end(vm, exit_code=exit_code))
-
-    @precondition(
-        lambda self: self.of.platform_is_free and self.of.platform.may_start(self.of.view)
-    )
-    @rule()
-    def the_platform_starts_the_sandbox_by_its_own_means(self) -> None:
-        self.step(
-            "the platform starts the sandbox by its own means",
-            lambda: self.of.report(self.of.platform.start(self.of.view)),
-        )
-
-    @precondition(lambda self: self.of.platform_is_free and self.state_is_lost())
-    @rule()
-    def the_platform_says_that_a_nodes_state_is_lost(self) -> None:
-        call = self.of.rig.db.call
-        self.step(
-            "the platform says that a nodes state is lost",
-            lambda: self.of.report(call("node_state_lost", sandbox_id=self.of.id)),
-        )
-
-    # --- nodes
-
-    @rule(node=st.sampled_from("abc"), data=st.data())
-    def something_befalls_a_node(self, node: str, data: st.DataObject) -> None:
-        found = self.node_faults(self.of.cluster.machines[node])
-        label = data.draw(st.sampled_from(list(found)), label="what")
-        self.step(f"node {node} {label}", lambda: _done(found[label]()))
-
-    @precondition(lambda self: any(not vm.cut_off for vm in self.of.cluster.live()))
-    @rule()
-    def a_kubelet_restarts_and_rejects_a_running_pod(self) -> None:
-        cluster = self.of.cluster
-        vm = next(vm for vm in cluster.live() if not vm.cut_off)
-        if cluster.machines[vm.machine].contact and not cluster.has_to_go(vm):
-            self.step("a kubelet restarts and rejects a running pod", lambda: reject(cluster, vm))
-
-    # --- users
-
-    @precondition(lambda self: self.of.restores < MOST_RESTORES)
-    @rule(spec=st.sampled_from(VARIANTS))
-    def a_restore_is_created(self, spec: dict[str, object]) -> None:
-        self.step(f"user creates a restore {spec}", lambda: _done(self.of.add_restore(**spec)))
-
-    @precondition(lambda self: self.of.api.restores)
-    @rule(data=st.data(), what=st.sampled_from(("delete", "deadline", "suspend", "go on")))
-    def a_user_changes_a_restore(self, data: st.DataObject, what: str) -> None:
-        api = self.of.api
-        name = data.draw(st.sampled_from(sorted(api.restores)), label="restore")
-        match what:
-            case "delete":
-                self.step(f"user: {what} {name}", lambda: api.remove("restores", name))
-            case "deadline":
-                self.step(
-                    f"user: {what} {name}", lambda: api.edit_restore(name, activeDeadlineSeconds=1)
-                )
-            case "suspend":
-                self.step(f"user: {what} {name}", lambda: api.edit_restore(name, suspend=True))
-            case _:
-                self.step(f"user: {what} {name}", lambda: api.edit_restore(name, suspend=False))
-
-    @precondition(lambda self: self.of.api.pods)
-    @rule(data=st.data(), force=st.booleans())
-    def a_user_deletes_a_pod(self, data: st.DataObject, force: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.of.api.pods)), label="pod")
-        self.step(
-            f"user deletes {name}{' by force' if force else ''}",
-            lambda: self.of.api.delete_pod(name, force=force),
-        )
-
-    # --- what the preconditions ask
+            self.story.count()
 
     @property
     def of(self) -> Story:
         assert self.story is not None
         return self.story
 
-    def reachable_vms(self) -> list[Vm]:
-        """Live ones that the platform has contact with."""
-        machines = self.of.cluster.machines
-        return [
-            vm for vm in self.of.cluster.live() if not vm.cut_off and machines[vm.machine].contact
-        ]
+    # One rule and its weights: with a rule for each event they would be drawn alike, and whole
+    # examples would pass without an operator.
+    @rule(data=st.data())
+    def something_happens(self, data: st.DataObject) -> None:
+        kinds = [k for k, n in WEIGHTS.items() if k not in self.spared for _ in range(n)]
+        match draw(data, kinds, "kind"):
+            case "operator":
+                self.an_operator_goes_on(
+                    data.draw(WHO, label="who"),
+                    data.draw(NEWS, label="news"),
+                    data.draw(PERMITS, label="requests"),
+                    data.draw(FATES, label="fate"),
+                )
+            case "world":
+                self.the_world_moves(data)
+            case "report":
+                self.the_platform_reports(data)
+            case "well":
+                self.all_goes_well_for_a_while(data.draw(WHO, label="who"))
+            case "late":
+                self.a_late_request_arrives(data)
+            case "time":
+                seconds = data.draw(SECONDS, label="seconds")
+                self.step(f"{seconds} s pass", lambda: self.of.pass_time(seconds))
+            case "guest":
+                self.a_guest_lives(data)
+            case "user":
+                self.a_user_acts(data)
+            case "node":
+                self.something_befalls_a_node(data)
+            case "platform":
+                self.the_platform_acts(data)
+            case "killed":
+                self.an_operator_is_killed(data)
 
-    def marked_vms(self) -> list[Vm]:
+    def an_operator_goes_on(self, who: int, news: str, permits: int, fate: Fate) -> None:
+        """Its watches are as late as they like; so is each of its requests."""
+        operator = self.of.operators[who]
+
+        def go() -> None:
+            self.of.tell(operator, news)
+            self.of.advance(operator, permits, fate)
+
+        self.step(f"{operator.line.name} hears of {news} and may do {permits}", go)
+
+    def the_world_moves(self, data: st.DataObject) -> None:
+        found = dict(moves(self.of.cluster))
+        if found:
+            label = draw(data, list(found), "move")
+            self.step(label, found[label])
+
+    def all_goes_well_for_a_while(self, who: int) -> None:
+        """News arrives, one operator looks, the world does what is next."""
+        for _ in range(3):
+            self.an_operator_goes_on(who, "all", 1000, Fate.ANSWERED)
+            for _ in range(4):
+                found = [m for m in moves(self.of.cluster) if "fails" not in m[0]]
+                found = [m for m in found if "dies" not in m[0]]
+                if found:
+                    self.step(*found[0])
+
+    def the_platform_reports(self, data: st.DataObject) -> None:
+        reports = {r.label: r for r in self.of.platform.deliverable()}
+        if reports and self.of.platform_line.idle:
+            label = draw(data, list(reports), "report")
+            self.step(label, lambda: self.of.report(self.of.platform.deliver(reports[label])))
+
+    def a_late_request_arrives(self, data: st.DataObject) -> None:
+        late = self.of.conductor.late
+        if late:
+            index = data.draw(st.integers(0, len(late) - 1), label="which")
+            self.step(f"late: {late[index][0]}", lambda: self.of.arrive(index))
+
+    # --- what befalls it
+
+    def an_operator_is_killed(self, data: st.DataObject) -> None:
+        operator = self.of.operators[data.draw(WHO, label="who")]
+        late = data.draw(st.booleans(), label="its request arrives late")
+        self.step(f"{operator.line.name} is killed", lambda: self.of.restart(operator, late=late))
+
+    def something_befalls_a_node(self, data: st.DataObject) -> None:
+        node = draw(data, [*"abc", *self.nodes_that_matter() * 2], "node")
+        found = node_faults(self.of, self.of.cluster.machines[node])
+        label = draw(data, list(found), "what")
+        self.step(f"node {node} {label}", found[label])
+
+    def a_guest_lives(self, data: st.DataObject) -> None:
+        of, cluster = self.of, self.of.cluster
+        if not cluster.live():
+            return
+        vm, what = cluster.live()[0], draw(data, GUEST, "what")
+        reachable = not vm.cut_off and cluster.machines[vm.machine].contact
+        match what:
+            case "command" | "access" if reachable and of.platform_line.idle:
+                self.step(what, lambda: of.report(of.platform.record(f"sandbox_{what}", vm)))
+            case "unrecorded" if self.marked(vm):
+                # Only where the row says that the node holds state that exists nowhere else.
+                self.step("unrecorded change", lambda: cluster.change(vm))
+            case "suspend" | "capture" if reachable:
+                self.step(what, lambda: of.platform.capture(vm, suspend=what == "suspend"))
+            case "end":
+                self.step("the VM ends by itself", lambda: cluster.end(vm))
+            case "reject" if reachable and not cluster.has_to_go(vm):
+                self.step("kubelet rejects a running pod", lambda: reject(cluster, vm))
+
+    def the_platform_acts(self, data: st.DataObject) -> None:
+        of, view = self.of, self.of.view
+        uploads = [r for r in of.platform.deliverable() if r.function == "snapshot_ready"]
+        match draw(data, ["start", "state lost", "upload fails"], "what"):
+            case "start" if of.platform_line.idle and of.platform.may_start(view):
+                self.step("platform starts", lambda: of.report(of.platform.start(view)))
+            case "state lost" if of.platform_line.idle and self.state_is_lost():
+                call = of.rig.db.call("node_state_lost", sandbox_id=of.id)
+                self.step("node_state_lost", lambda: of.report(call))
+            case "upload fails" if uploads:
+                self.step("upload fails", lambda: of.platform.fail_upload(uploads[0]))
+
+    def a_user_acts(self, data: st.DataObject) -> None:
+        of, api = self.of, self.of.api
+        what = draw(data, USER, "what")
+        if what == "create":
+            if of.restores < MOST_RESTORES:
+                spec = draw(data, list(VARIANTS), "spec")
+                self.step(f"user creates a restore {spec}", lambda: of.add_restore(**spec))
+        elif what == "pod":
+            if api.pods:
+                pod = draw(data, sorted(api.pods), "pod")
+                force = data.draw(st.booleans(), label="by force")
+                self.step(
+                    f"user deletes {pod}{' by force' if force else ''}",
+                    lambda: api.delete_pod(pod, force=force),
+                )
+        elif api.restores:
+            name = draw(data, sorted(api.restores), "restore")
+            self.step(f"user: {what} {name}", lambda: of.change_restore(name, what))
+
+    # --- what is asked first
+
+    def marked(self, vm: Vm) -> bool:
+        """Its load is recorded: the row is pinned and marked."""
         active = self.of.view.active
-        uid = active.pod_uid if active is not None and active.loaded_at is not None else None
-        return [vm for vm in self.reachable_vms() if vm.uid == uid]
+        return active is not None and active.loaded_at is not None and active.pod_uid == vm.uid
 
-    def uploads(self) -> list[Any]:
-        return [r for r in self.of.platform.deliverable() if r.function == "snapshot_ready"]
+    def nodes_that_matter(self) -> list[str]:
+        """Where a VM runs, and where the row says that the sandbox lives."""
+        pinned = self.of.view.sandbox.pinned_node
+        return [vm.machine for vm in self.of.cluster.live()] + ([pinned] if pinned else [])
 
     def state_is_lost(self) -> bool:
         """The pinned node's machine is dead, or its disk is empty."""
@@ -285,47 +253,10 @@ class ProtocolMachine(RuleBasedStateMachine):
         machine = self.of.cluster.machines.get(node or "")
         return machine is not None and machine.local is None and not self.of.cluster.live()
 
-    def node_faults(self, machine: Machine) -> dict[str, Callable[[], object]]:
-        cluster, name = self.of.cluster, machine.name
-        there = cluster.node(name) is not None
 
-        def die() -> None:
-            cluster.die(machine)
-            self.of.platform.machine_died(machine)
-
-        def reboot() -> None:
-            cluster.reboot(machine)
-            self.of.platform.machine_died(machine)
-
-        found: dict[str, Callable[[], object]] = {}
-        if machine.alive and machine.contact:
-            found["loses contact"] = lambda: cluster.lose_contact(machine)
-        if machine.alive and (not machine.contact or not there):
-            found["is back, or registers again under a new UID"] = lambda: cluster.find_contact(
-                machine
-            )
-        if machine.alive:
-            found["dies"] = die
-        if not machine.alive and there:
-            found["is back, empty"] = reboot
-        if there:
-            found["loses its Node object"] = lambda: cluster.delete_node(machine)
-            found["is drained"] = lambda: cluster.taint(name, "space.pplx.net/draining")
-            for label in (RIGHT, WRONG, None):
-                found[f"is labelled {label}"] = lambda label=label: cluster.label(name, label)
-        else:
-            found["is another machine"] = lambda: cluster.replace(machine)
-        if there and not machine.alive:
-            found["is out of service"] = lambda: cluster.taint(name, names.OUT_OF_SERVICE_TAINT)
-        return found
-
-
-def _goes_well(label: str) -> bool:
-    return "fails in" not in label and "dies in" not in label
-
-
-def _done(_result: object) -> None:
-    """What a move returns is nobody's."""
+def draw(data: st.DataObject, found: list[T], label: str) -> T:
+    """One of those that are possible now."""
+    return data.draw(st.sampled_from(found), label=label)
 
 
 def machine_for(rig: Rig) -> type[ProtocolMachine]:

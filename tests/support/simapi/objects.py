@@ -179,7 +179,7 @@ class SimApi:
         Raises ConflictError when UID or version are not those of `wanted`, where it names them.
         """
         meta = self.get("restores", name)["metadata"]
-        if any(wanted.get(key, meta[key]) != meta[key] for key in ("uid", "resourceVersion")):
+        if any((wanted.get(key) or meta[key]) != meta[key] for key in ("uid", "resourceVersion")):
             raise ConflictError(f"restore {name}: the precondition does not hold")
 
         def put(restore: Json) -> None:
