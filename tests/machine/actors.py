@@ -226,7 +226,7 @@ class Story:
             if inspect.isawaitable(done):
                 await done
             await self.conductor.settle()
-            await self.check()
+            await self.check(changed=self.conductor.asked)
         except Exception as error:
             error.add_note("\n".join(self.told[-TOLD:]))
             raise
@@ -244,10 +244,10 @@ class Story:
         uids = [r["metadata"]["uid"] for r in self.api.restores.values()]
         return await self.rig.eye.view(self.id, *uids)
 
-    async def check(self) -> None:
+    async def check(self, *, changed: bool = True) -> None:
         """The invariants of the row, and what the simulation has to know of it."""
         before = self.view
-        after = await self.look() if self.conductor.asked else before
+        after = await self.look() if changed else before
         self.conductor.asked = False
         check_row(before, after)
         self.view = after
