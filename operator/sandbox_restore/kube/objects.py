@@ -194,9 +194,10 @@ class KubeObjects:
         )
 
     async def apply_status(self, restore: Restore, status: dict[str, Any]) -> Restore | None:
-        """Server-side apply of the whole status; None when the restore is gone or another.
+        """Server-side apply of the whole status; None when the restore is gone.
 
-        The UID in the body makes the apply fail on a restore re-created under the same name.
+        ConflictError when it has changed since it was read, or is another one of the same name: a
+        status that comes late must not take back what was said since.
         """
         body = {
             "apiVersion": names.API_VERSION,
@@ -205,6 +206,7 @@ class KubeObjects:
                 "name": restore.name,
                 "namespace": restore.namespace,
                 "uid": restore.uid,
+                "resourceVersion": restore.resource_version,
             },
             "status": status,
         }
@@ -216,7 +218,7 @@ class KubeObjects:
                 body=body,
                 content_type=APPLY_PATCH,
             )
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
             return None
         return decode.restore_from_json(raw)
 

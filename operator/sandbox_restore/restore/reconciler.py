@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -86,6 +86,14 @@ def execution_id(restore_uid: str, attempt: int) -> str:
     return str(uuid.uuid5(EXECUTION_NAMESPACE, f"{restore_uid}/{attempt}"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A redirect that was written and perhaps committed."""
+
+    execution_id: str
+    redirect: Redirect
+
+
 class Reconciler:
     """Carries plans out, one sandbox at a time per key."""
 
@@ -115,7 +123,7 @@ class Reconciler:
         self._reader = reader
         self._budget = budget
         self._breaker = breaker
-        self._redirects: dict[str, dict[str, Redirect]] = {}
+        self._redirects: dict[str, _Begun] = {}
         self._clock = clock
         self._requeue = requeue
         self._on_step = on_step
@@ -150,12 +158,23 @@ class Reconciler:
         await self._report(sandbox_id, self._with_redirects(decided, sandbox_id), placings)
 
     def _with_redirects(self, decided: Plan, sandbox_id: str) -> Plan:
-        """The conditions that let a redirect of this pass through are told with its outcome: by
-        then the row is not pinned any more, and they cannot be judged again."""
-        judged = self._redirects.pop(sandbox_id, {})
+        """The conditions that let a redirect through are told with its outcome: by then the row is
+        not pinned any more, and they cannot be judged again. One whose commit was lost has not
+        happened and is not told."""
+        begun = self._redirects.get(sandbox_id)
+        if begun is None:
+            return decided
+        view = self._views.peek(sandbox_id)
+        newest = view.newest if view is not None else None
+        if newest is None or newest.id != begun.execution_id:
+            del self._redirects[sandbox_id]
+            return decided
+        if not newest.active or newest.released_at is not None:
+            # Told by now, or about to be; until then a status that came second is written again.
+            del self._redirects[sandbox_id]
         said = {
-            uid: replace(words, redirect=judged[uid])
-            if words.redirect is None and uid in judged
+            uid: replace(words, redirect=begun.redirect)
+            if words.redirect is None and uid == newest.restore_uid
             else words
             for uid, words in decided.said.items()
         }
@@ -497,7 +516,7 @@ class Reconciler:
         )
         if step.redirect is not None:
             self._budget.take(live.sandbox_id, live.now)
-            self._redirects[live.sandbox_id] = {step.restore.uid: step.redirect}
+            self._redirects[live.sandbox_id] = _Begun(identity, step.redirect)
         log.info(
             "attempt_begun",
             sandbox=live.sandbox_id,

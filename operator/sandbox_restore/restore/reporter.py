@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from sandbox_restore.errors import PermissionDeniedError, RejectedError
+from sandbox_restore.errors import ConflictError, PermissionDeniedError, RejectedError
 from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model.restore import PlacementStatus, Restore, RestoreStatus
 from sandbox_restore.model.sandbox import Execution, SandboxView
@@ -57,7 +57,8 @@ class Reporter:
         placings: Mapping[str, Placing],
         now: datetime,
     ) -> datetime | None:
-        """Writes what has changed; returns when a write that was put off falls due."""
+        """Writes what has changed; returns when a write that was put off, or came second, falls
+        due."""
         later: datetime | None = None
         for restore in restores:
             words = said.get(restore.uid)
@@ -67,7 +68,9 @@ class Reporter:
             if due is not None:
                 later = due if later is None else min(later, due)
                 continue
-            await self._report_one(restore, words, view, placings.get(restore.uid), now)
+            told = await self._report_one(restore, words, view, placings.get(restore.uid), now)
+            if not told:
+                later = now
         return later
 
     async def announce(self, restore: Restore, item: News, *, now: datetime) -> None:
@@ -87,7 +90,9 @@ class Reporter:
         view: SandboxView | None,
         placing: Placing | None,
         now: datetime,
-    ) -> None:
+    ) -> bool:
+        """False: the restore has changed since it was read, and what to say has to be asked
+        again."""
         placement = self._placement(restore, said, view, placing, now)
         status = new_status(
             restore,
@@ -100,16 +105,20 @@ class Reporter:
         if view is None:
             status = _keep_attempts(status, restore)
         if status == restore.status:
-            return
+            return True
         would_change = placing is not None and placing.would_change
         for item in news(restore, status, would_change=would_change):
             await self.announce(restore, item, now=now)
             if item.reason == "RedirectBlocked" and status.redirect is not UNSET:
                 self._on_blocked(status.redirect.blocked_by)
-        after = await self._kube.apply_status(restore, as_json(status))
+        try:
+            after = await self._kube.apply_status(restore, as_json(status))
+        except ConflictError:
+            await self._reread(restore)
+            return False
         if after is None:
             self._state.remove_restore(restore.namespace, restore.name, restore.uid)
-            return
+            return True
         self._state.apply_restore(after)
         if said.succeeded is not None:
             self._on_finished(restore, said)
@@ -121,6 +130,14 @@ class Reporter:
                 reason=said.reason,
                 message=said.message,
             )
+        return True
+
+    async def _reread(self, restore: Restore) -> None:
+        found = await self._kube.restore(restore.namespace, restore.name)
+        if found is None or found.uid != restore.uid:
+            self._state.remove_restore(restore.namespace, restore.name, restore.uid)
+        if found is not None:
+            self._state.apply_restore(found)
 
     def _placement(
         self,
