@@ -206,10 +206,12 @@ def what_next(narrator: Narrator) -> None:
 
 def _tell_unlabelled(found: Findings, narrator: Narrator) -> None:
     came = found.first_loads()[""]
-    refused = sum(not one.loads[0].node_label for one in found.refused_first)
+    refused = [one for one in found.refused_first if not one.loads[0].node_label]
     if came:
+        later = sum(one.succeeded for one in refused)
         (narrator.bad if refused else narrator.good)(
-            f"{came} came to nodes without a label; {refused} of these were refused there."
+            f"{came} came to nodes without a label; {len(refused)} of these were refused there"
+            + (f", {later} of them came up elsewhere at the next try." if later else ".")
         )
     else:
         narrator.good(
