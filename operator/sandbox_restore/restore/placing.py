@@ -57,7 +57,10 @@ from sandbox_restore.restore.world import Hold
 KEPT = 10_000
 """Held decisions that are remembered for the status."""
 
-LOCAL_MESSAGE = "the pod can run only on node {node}, which holds the sandbox's state: there is nothing to decide"
+LOCAL_MESSAGE = (
+    "the pod can run only on node {node}, which holds the sandbox's state: "
+    "there is nothing to decide"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
