@@ -58,8 +58,8 @@ KEPT = 10_000
 """Held decisions that are remembered for the status."""
 
 LOCAL_MESSAGE = (
-    "the pod can run only on node {node}, which holds the sandbox's state: there is nothing to "
-    "decide"
+    "the pod can run only on node {node}, which holds the sandbox's state: "
+    "there is nothing to decide"
 )
 
 
