@@ -42,7 +42,9 @@ def nothing_lost(scene: Scene, found: Findings) -> None:
 
 
 async def forget_lease(scene: Scene) -> None:
-    await scene.kubectl("delete", "lease", "sandbox-restore", "-n", LEASE_NAMESPACE)
+    await scene.kubectl(
+        "delete", "lease", "sandbox-restore", "-n", LEASE_NAMESPACE, "--ignore-not-found"
+    )
 
 
 @pytest.mark.timeout(900)
