@@ -1,7 +1,7 @@
 """How the tests are shared out when several processes run them (`make test` starts two).
 
-Tests that need one costly part, such as a control plane, stay together; the longest come first and
-the many small ones fill the end.
+Tests that share one costly part stay together, those of tests/cluster excepted: they take longest,
+and each process has a control plane for them. The many small ones fill the end.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ _LONGEST = ("test_crashes.py", "test_restores.py", "test_rerender.py")
 """Of tests/cluster, begun first."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before the hook that reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test its group, and put the groups in order."""
     for item in items:
-        folder, file = _place(item)
-        if folder == "cluster":
-            item.add_marker(pytest.mark.xdist_group(f"{folder}/{file}"))
-        elif folder in _FIRST:
+        folder, _ = _place(item)
+        if folder in _FIRST and folder != "cluster":
             item.add_marker(pytest.mark.xdist_group(folder))
     items.sort(key=_rank)
 
