@@ -42,6 +42,9 @@ TEMPLATE: Final[dict[str, Any]] = {
     }
 }
 
+REQUIREMENTS: Final = PodRequirements.of(TEMPLATE)
+"""Parsed once, as the operator parses its one template."""
+
 
 def cpu_name(number: int) -> str:
     return f"intel-6-{number + 1}-{number % 7}"
@@ -117,7 +120,6 @@ def changed(event: NodeFacts, number: int) -> NodeFacts:
 
 def requests(count: int, *, cpus: int, nodes: int, hard_pin: bool) -> Iterator[PlacementRequest]:
     dice = random.Random(count)
-    base = PodRequirements.of(TEMPLATE)
     for number in range(count):
         selector = {"kubernetes.io/arch": "amd64"}
         if number % 3 == 0:
@@ -132,7 +134,7 @@ def requests(count: int, *, cpus: int, nodes: int, hard_pin: bool) -> Iterator[P
                 uploaded_by=node_name(dice.randrange(nodes)),
             ),
             demand=Demand(
-                requirements=base.with_selector(selector),
+                requirements=REQUIREMENTS.with_selector(selector),
                 node_group=f"group-{number % GROUPS}" if number % 2 else None,
             ),
             gate=Gate.ON,
