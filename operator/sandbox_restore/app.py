@@ -268,6 +268,7 @@ class _Operator:
             views=self.views,
             config=PlannerConfig(
                 gone_grace=settings.node_gone_grace,
+                pod_grace_seconds=self.template.grace_seconds,
                 backoff_base=settings.retry_backoff_base,
                 backoff_max=settings.retry_backoff_max,
                 storage_uri_prefixes=settings.storage_uri_prefixes,

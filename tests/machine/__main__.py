@@ -16,11 +16,11 @@ import structlog
 from hypothesis import Phase, seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.machine.actors import Rig
 from tests.machine.cluster import ViolationError
 from tests.machine.mutants import MUTANTS, applied
 from tests.machine.rules import machine_for
 from tests.machine.running import rigged, settings_for
+from tests.machine.story import Rig
 from tests.support.postgres import open_postgres
 
 STEPS_AN_EXAMPLE = 80

@@ -12,7 +12,7 @@ from typing import Any
 
 from sandbox_restore.model import names
 from sandbox_restore.model.sandbox import SandboxState
-from tests.machine.actors import Operator, Story
+from tests.machine.story import Operator, Story
 from tests.machine.cluster import GONE_GRACE, ViolationError, bound, fits
 from tests.machine.moves import moves
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sandbox_restore.model import names
-from tests.machine.actors import RIGHT, WRONG, Story
 from tests.machine.cluster import Cluster, Machine
+from tests.machine.story import RIGHT, WRONG, Story
 
 DRAINING = "space.pplx.net/draining"
 

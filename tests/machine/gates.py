@@ -42,6 +42,8 @@ class Line:
     conductor: Conductor
     task: asyncio.Task[Any] | None = None
     permits: int = 0
+    fine: bool = True
+    """Reads of the API server need a permit too; else they are free."""
     parked: str | None = None
     """What it is about to do; None: it runs, or there is no task."""
     fate: Fate = Fate.ANSWERED
@@ -68,9 +70,14 @@ class Line:
         return self._may_go() if self.parked is not None else not self.waits_for_lock
 
     def _may_go(self) -> bool:
+        if self._is_free():
+            return True
         return self.permits > 0 and not (
             self.parked == "lock" and self.conductor.somebody_waits(besides=self)
         )
+
+    def _is_free(self) -> bool:
+        return not self.fine and (self.parked or "").startswith(("GET", "view"))
 
     async def gate(self, what: str, *, pending: Deliver | None = None) -> Fate:
         """Parks until there is a permit; the fate of this write."""
@@ -79,7 +86,7 @@ class Line:
         while not self._may_go():
             self._turn.clear()
             await self._turn.wait()
-        self.permits -= 1
+        self.permits -= not self._is_free()
         self.parked = self._pending = None
         fate = Fate.ANSWERED
         if what == "commit" or pending is not None:
@@ -87,8 +94,8 @@ class Line:
         self.conductor.tell(f"  {self.name}: {what}{'' if fate is Fate.ANSWERED else f' {fate}'}")
         return fate
 
-    def allow(self, permits: int) -> None:
-        self.permits = permits
+    def allow(self, permits: int, *, fine: bool) -> None:
+        self.permits, self.fine = permits, fine
         self._turn.set()
 
     def nudge(self) -> None:
@@ -153,9 +160,9 @@ class Conductor:
         """One waiter at a time: which of two Postgres lets in first is not ours to replay."""
         return any(line.waits_for_lock for line in self.lines if line is not besides)
 
-    def start(self, line: Line, work: Awaitable[Any], *, permits: int) -> None:
+    def start(self, line: Line, work: Awaitable[Any], *, permits: int, fine: bool = True) -> None:
         assert line.task is None
-        line.permits, line.fate = permits, Fate.ANSWERED
+        line.permits, line.fine, line.fate = permits, fine, Fate.ANSWERED
         line.task = asyncio.ensure_future(work)
         line.task.add_done_callback(lambda _task: self.moved())
 

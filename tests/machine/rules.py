@@ -14,29 +14,30 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.machine.actors import BEGINNINGS, RIGHT, WRONG, Rig, Story
-from tests.machine.cluster import Vm
+from tests.machine.beginnings import BEGINNINGS, UNDER_WAY, begin
+from tests.machine.cluster import ViolationError, Vm
 from tests.machine.ending import come_to_rest
 from tests.machine.faults import node_faults
 from tests.machine.gates import Fate
 from tests.machine.moves import moves, reject
+from tests.machine.story import RIGHT, WRONG, Rig, Story
 
 T = TypeVar("T")
 
 WHO = st.integers(0, 1)
 NEWS = st.sampled_from(("nothing", "all", "all", "all", "pods", "nodes", "restores", "row"))
-PERMITS = st.sampled_from((1, 2, 3, 5, 8, 13, 1000, 1000, 1000, 1000))
-FATES = st.sampled_from((*[Fate.ANSWERED] * 12, Fate.UNANSWERED, Fate.LOST, Fate.LATE))
+PERMITS = st.sampled_from((0, 1, 1, 2, 3, 1000, 1000, 1000))
+FATES = st.sampled_from((*[Fate.ANSWERED] * 9, Fate.UNANSWERED, Fate.LOST, Fate.LATE))
 WEIGHTS = {
-    "operator": 10, "world": 12, "report": 3, "well": 3, "late": 1, "time": 2,
-    "guest": 3, "user": 3, "node": 4, "platform": 1, "killed": 1,
+    "operator": 10, "world": 12, "report": 3, "well": 3, "late": 2, "time": 2,
+    "guest": 4, "user": 3, "node": 3, "platform": 1, "killed": 2,
 }  # fmt: skip
 """How often each kind of event is drawn, one against another."""
 SPARED = st.sampled_from(((), (), ("node",), ("user",), ("killed", "late"), ("guest", "platform")))
 """Kinds that an example does without: what needs many steps of the others then comes to pass."""
 SECONDS = st.sampled_from((3, 10, 31, 61, 125))
 GUEST = ["command", "access", "unrecorded", "suspend", "suspend", "capture", "end", "reject"]
-USER = ["create", "create", "create", "delete", "deadline", "suspend", "go on", "pod", "pod"]
+USER = [*["create"] * 3, *["delete"] * 2, *["pod"] * 4, "deadline", "suspend", "go on", "go on"]
 MOST_RESTORES = 4
 VARIANTS: tuple[dict[str, object], ...] = (
     {},
@@ -60,11 +61,12 @@ class ProtocolMachine(RuleBasedStateMachine):
     story: Story | None = None
 
     @initialize(
-        start=st.sampled_from(sorted(BEGINNINGS)),
+        start=st.sampled_from((*sorted(BEGINNINGS), "dead", "dead")),
         gates=st.sampled_from(((True, True), (True, True), (True, False))),
         odd=st.sampled_from((WRONG, RIGHT)),
         spec=st.sampled_from(VARIANTS),
         spared=SPARED,
+        writes=st.integers(0, 9),
     )
     def begin(
         self,
@@ -73,12 +75,16 @@ class ProtocolMachine(RuleBasedStateMachine):
         odd: str,
         spec: dict[str, object],
         spared: tuple[str, ...],
+        writes: int,
     ) -> None:
         self.spared = spared
         self.rig.examples += 1
         self.story = Story(self.rig, gates=gates, odd=odd)
-        self.story.add_restore(**spec)
-        self.run(self.story.begin(start))
+        if start not in UNDER_WAY:
+            self.story.add_restore(**spec)
+        self.run(begin(self.story, start, writes=writes))
+        if start in UNDER_WAY:
+            self.story.add_restore(**spec)
 
     def run(self, work: Awaitable[Any]) -> Any:
         return self.rig.loop.run_until_complete(work)
@@ -91,7 +97,11 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.story is not None:
-            self.run(come_to_rest(self.story))
+            try:
+                self.run(come_to_rest(self.story))
+            except ViolationError as error:
+                error.add_note(self.story.last_lines())
+                raise
             self.story.count()
 
     @property
@@ -111,6 +121,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                     data.draw(NEWS, label="news"),
                     data.draw(PERMITS, label="requests"),
                     data.draw(FATES, label="fate"),
+                    fine=data.draw(st.sampled_from((False, False, True)), label="reads too"),
                 )
             case "world":
                 self.the_world_moves(data)
@@ -134,15 +145,18 @@ class ProtocolMachine(RuleBasedStateMachine):
             case "killed":
                 self.an_operator_is_killed(data)
 
-    def an_operator_goes_on(self, who: int, news: str, permits: int, fate: Fate) -> None:
+    def an_operator_goes_on(
+        self, who: int, news: str, permits: int, fate: Fate = Fate.ANSWERED, *, fine: bool = False
+    ) -> None:
         """Its watches are as late as they like; so is each of its requests."""
         operator = self.of.operators[who]
 
         def go() -> None:
             self.of.tell(operator, news)
-            self.of.advance(operator, permits, fate)
+            self.of.advance(operator, permits, fate, fine=fine)
 
-        self.step(f"{operator.line.name} hears of {news} and may do {permits}", go)
+        words = f"{operator.line.name} hears of {news} and may do {permits}"
+        self.step(f"{words}{' requests' if fine else ' writes'}", go)
 
     def the_world_moves(self, data: st.DataObject) -> None:
         found = dict(moves(self.of.cluster))
@@ -153,7 +167,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     def all_goes_well_for_a_while(self, who: int) -> None:
         """News arrives, one operator looks, the world does what is next."""
         for _ in range(3):
-            self.an_operator_goes_on(who, "all", 1000, Fate.ANSWERED)
+            self.an_operator_goes_on(who, "all", 1000)
             for _ in range(4):
                 found = [m for m in moves(self.of.cluster) if "fails" not in m[0]]
                 found = [m for m in found if "dies" not in m[0]]
@@ -180,9 +194,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.step(f"{operator.line.name} is killed", lambda: self.of.restart(operator, late=late))
 
     def something_befalls_a_node(self, data: st.DataObject) -> None:
-        node = draw(data, [*"abc", *self.nodes_that_matter() * 2], "node")
+        node = draw(data, [*"abc", *self.nodes_that_matter() * 3], "node")
         found = node_faults(self.of, self.of.cluster.machines[node])
-        label = draw(data, list(found), "what")
+        label = draw(data, [k for k in found for _ in range(1 if k == "dies" else 2)], "what")
         self.step(f"node {node} {label}", found[label])
 
     def a_guest_lives(self, data: st.DataObject) -> None:

@@ -12,25 +12,26 @@ from hypothesis import HealthCheck, Phase, settings
 
 from sandbox_restore.store.schema import migrate
 from sandbox_restore.store.store import Store
-from tests.machine.actors import Rig
+from tests.machine.story import Rig
 from tests.store.helpers import Database
 from tests.support.postgres import TestPostgres
 
 
 @contextmanager
 def rigged(postgres: TestPostgres) -> Iterator[Rig]:
-    """An event loop, and two stores on a database that is gone afterwards."""
+    """An event loop of its own, and what `opened` gives."""
     with asyncio.Runner() as runner:
-        opened = _opened(postgres, runner.get_loop())
-        rig = runner.run(opened.__aenter__())
+        rigging = opened(postgres, runner.get_loop())
+        rig = runner.run(rigging.__aenter__())
         try:
             yield rig
         finally:
-            runner.run(opened.__aexit__(None, None, None))
+            runner.run(rigging.__aexit__(None, None, None))
 
 
 @asynccontextmanager
-async def _opened(postgres: TestPostgres, loop: asyncio.AbstractEventLoop) -> AsyncIterator[Rig]:
+async def opened(postgres: TestPostgres, loop: asyncio.AbstractEventLoop) -> AsyncIterator[Rig]:
+    """Two stores on a database that is gone afterwards."""
     name = f"sr_machine_{os.getpid()}"
     dsn = await postgres.create_database(name)
     await migrate(dsn)

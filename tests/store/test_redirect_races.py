@@ -17,9 +17,10 @@ import pytest
 
 from sandbox_restore.model.sandbox import SandboxState, Source
 from sandbox_restore.store.store import Store
-from tests.machine.actors import BEGINNING, RIGHT, Operator, Rig, Story
+from tests.machine.beginnings import begin
 from tests.machine.gates import Fate
 from tests.machine.moves import moves
+from tests.machine.story import BEGINNING, RIGHT, Operator, Rig, Story
 from tests.store.helpers import Database, blocked
 
 JUST_NOW = BEGINNING - timedelta(seconds=30)
@@ -36,7 +37,7 @@ async def story(db: Database, other: Database, dsn: str) -> AsyncIterator[Story]
         rig = Rig(loop=asyncio.get_running_loop(), stores=[first, second], db=db, eye=eye)
         told = Story(rig, gates=(True, True), odd=RIGHT)
         told.add_restore()
-        await told.begin("stranded")
+        await begin(told, "stranded")
         yield told
         for operator in told.operators:
             if not operator.line.idle:

@@ -30,6 +30,12 @@ class PodTemplate:
     warnings: tuple[str, ...] = ()
     """What is allowed and probably not meant."""
 
+    @property
+    def grace_seconds(self) -> int:
+        """How long a runner may take to end after SIGTERM; Kubernetes' default where unset."""
+        found = self.spec.get("terminationGracePeriodSeconds")
+        return 30 if found is None else int(found)
+
     @classmethod
     def parse(cls, text: str, *, origin: str = "pod template") -> PodTemplate:
         """Reads a Pod, or a PodTemplate, from YAML.

@@ -96,13 +96,11 @@ def node_decides(
     if node is None:
         return _absent(pod, sighting.absent_since or now, now=now, gone_grace=gone_grace)
     if _replaced(pod, node):
-        if pod.ended_at is None and node.ready:
-            # The kubelet may be the same one, registered again, with the pod still running.
-            return Verdict(
-                may_be_alive=True,
-                why=f"node {node.name} has a new Node object and pod {pod.name} has not ended",
-            )
-        return _absent(pod, node.created, now=now, gone_grace=gone_grace)
+        gone = _absent(pod, node.created, now=now, gone_grace=gone_grace)
+        if gone.may_be_alive:
+            return gone
+        # Another UID is another machine, which has taken the name, or the same one registered
+        # again, its pods still running. So the new Node is asked as well.
     if any(t.key == OUT_OF_SERVICE_TAINT for t in node.taints):
         return Verdict(may_be_alive=False, why=f"node {node.name} is marked out of service")
     if not node.ready or node.ready_since is None:
@@ -136,7 +134,7 @@ def node_decides(
 
 
 def _replaced(pod: BoundPod, node: NodeFacts) -> bool:
-    """Another UID under the same name: the pod's node is absent.
+    """Another UID under the same name: the pod's Node is absent, its machine perhaps not.
 
     Without a recorded UID the clocks tell: a Node made after the pod was bound is another one
     (both times are the API server's own, in whole seconds).

@@ -259,7 +259,7 @@ class _Planner:
     def _left_over_pods(self) -> Step | None:
         active = self.view.active
         for pod in self.world.pods:
-            if active is not None and (is_made_for(pod, active) or pod.name == active.pod_name):
+            if active is not None and is_pod_of(pod, active):
                 continue
             step = self._left_over(pod)
             if step is not None:
@@ -390,7 +390,7 @@ class _Planner:
                 node_name=execution.node_name or "",
                 node_uid=execution.node_uid,
                 scheduled_at=execution.loaded_at,
-                grace_seconds=30,
+                grace_seconds=self.world.config.pod_grace_seconds,
                 ended_at=gone_at,
             ),
             self.world.sightings.get(execution.node_name or ""),

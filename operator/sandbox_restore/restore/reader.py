@@ -164,7 +164,7 @@ class WorldReader:
         if view is not None and active is not None and active.pod_uid is not None:
             name = active.pod_name or ""
             if not any(is_pod_of(p, active) for p in pods):
-                gone[name] = self._state.gone_since(view.sandbox.namespace, name, now)
+                gone[name] = self._state.gone_since(active.pod_uid, now)
                 last = self._state.ended(view.sandbox.namespace, name)
                 if last is not None:
                     ended[name] = last

@@ -592,8 +592,8 @@ class Reconciler:
                 node_uid=node_uid,
                 node_cpu=node_cpu,
             )
-        if step.execution.pod_name is not None and locked.view is not None:
-            self._state.forget_gone(locked.view.sandbox.namespace, step.execution.pod_name)
+        if step.execution.pod_uid is not None:
+            self._state.forget_gone(step.execution.pod_uid)
         log.info(
             "execution_retired",
             sandbox=locked.sandbox_id,

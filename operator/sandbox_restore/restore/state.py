@@ -56,7 +56,7 @@ class ClusterState:
         self._pods_on: dict[str, set[Key]] = defaultdict(set)
         self._restores: dict[Key, Restore] = {}
         self._restores_of: dict[str, set[Key]] = defaultdict(set)
-        self._gone_since: dict[Key, datetime] = {}
+        self._gone_since: dict[str, datetime] = {}
         self._absent_since: dict[str, datetime] = {}
         self._ended: OrderedDict[Key, PodFacts] = OrderedDict()
         self._terminal_since: OrderedDict[str, datetime] = OrderedDict()
@@ -83,13 +83,13 @@ class ClusterState:
         """All SandboxRestores."""
         return self._restores.values()
 
-    def gone_since(self, namespace: str, pod_name: str, now: datetime) -> datetime:
+    def gone_since(self, uid: str, now: datetime) -> datetime:
         """When the pod was first seen gone by this process: now, if that is news."""
-        return self._gone_since.setdefault((namespace, pod_name), now)
+        return self._gone_since.setdefault(uid, now)
 
-    def forget_gone(self, namespace: str, pod_name: str) -> None:
+    def forget_gone(self, uid: str) -> None:
         """The pod's execution is retired; nobody asks for it again."""
-        self._gone_since.pop((namespace, pod_name), None)
+        self._gone_since.pop(uid, None)
 
     def sighting(self, name: str, now: datetime) -> NodeSighting:
         """The node of that name as the index has it; good enough to decide whether to look."""
@@ -184,7 +184,7 @@ class ClusterState:
         pod = self.merged(pod)
         self._drop_pod(key)
         self._pods[key] = pod
-        self._gone_since.pop(key, None)
+        self._gone_since.pop(pod.uid, None)
         sandbox = pod.labels.get(names.SANDBOX_LABEL, "")
         self._pods_of[sandbox].add(key)
         if pod.node_name is not None:

@@ -35,6 +35,8 @@ class PlannerConfig:
 
     gone_grace: timedelta = timedelta(minutes=5)
     """How long a Node must be absent before it counts as gone (section 10)."""
+    pod_grace_seconds: int = 30
+    """The template's `terminationGracePeriodSeconds`: what a pod that is gone had (section 15)."""
     backoff_base: timedelta = timedelta(seconds=1)
     backoff_max: timedelta = timedelta(minutes=1)
     storage_uri_prefixes: tuple[str, ...] = ()

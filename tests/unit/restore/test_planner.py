@@ -586,6 +586,39 @@ def test_a_pod_that_runs_on_is_alive_although_its_node_registered_anew() -> None
     assert not isinstance(step, w.Retire)
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_node_registered_anew_that_does_not_speak_is_no_proof(over: bool) -> None:
+    """The same machine may have registered again and lost contact since, its VM still running."""
+    recorded = view(active=execution(node_uid="uid-n1", loaded_at=ago(900), node_name="n1"))
+    silent = node(uid="other", created=ago(5000), ready=False, ready_since=None)
+    held = failed_without_report() if over else pod(**bound(ready=True))
+    got = plan(
+        world(
+            restore("r2"),
+            view=recorded,
+            pods=[held],
+            sightings=sees(silent),
+            seen_terminal=seen(4000),
+        )
+    )
+    assert not isinstance(got.step, w.Retire)
+    dead = node(
+        uid="other",
+        created=ago(5000),
+        ready=False,
+        ready_since=None,
+        taints=(Taint(OUT_OF_SERVICE_TAINT, "", "NoExecute"),),
+    )
+    step = step_of(
+        restore("r2"),
+        view=recorded,
+        pods=[held],
+        sightings=sees(dead),
+        seen_terminal=seen(4000),
+    )
+    assert isinstance(step, w.Retire)
+
+
 def test_a_released_pod_that_is_gone_is_judged_by_its_node() -> None:
     up = execution(loaded_at=ago(900), released_at=ago(899), node_name="n1", node_uid="uid-n1")
     row = {"pinned_node": "n1", "local_artifact_marker": True}
@@ -598,6 +631,18 @@ def test_a_released_pod_that_is_gone_is_judged_by_its_node() -> None:
             )
         )
         assert isinstance(got.step, w.Retire) is proven
+
+
+@pytest.mark.parametrize(("gone", "proven"), [(61, False), (630, False), (631, True)])
+def test_a_pod_that_is_gone_gets_the_time_that_its_template_gives(gone: int, proven: bool) -> None:
+    up = execution(loaded_at=ago(900), released_at=ago(899), node_name="n1", node_uid="uid-n1")
+    step = step_of(
+        view=view(active=up),
+        sightings=sees(node()),
+        gone_since={"wake-r1-1": ago(gone)},
+        config=w.PlannerConfig(pod_grace_seconds=601),
+    )
+    assert isinstance(step, w.Retire) is proven
 
 
 def test_a_reported_end_outlives_the_released_pod_that_is_gone() -> None:

@@ -1,4 +1,4 @@
-"""One example of the machine: the cluster, the platform, two operators, and how they meet."""
+"""One story: a sandbox, a cluster, the platform, two operators, and how they meet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandbox_restore.model.sandbox import Outcome, SandboxState, SandboxView, So
 from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.world import BeginAttempt, Retire, Step
 from sandbox_restore.store.store import Store
-from tests.machine.cluster import Cluster, Machine, Snapshot, ViolationError
+from tests.machine.cluster import Cluster, Machine, ViolationError
 from tests.machine.gates import Conductor, Fate, GatedStore, Line
 from tests.machine.platform import Platform
 from tests.store.helpers import Database
@@ -32,16 +32,8 @@ FOREVER = 604_800
 
 SANDBOX = "box"
 
-TOLD = 60
+TOLD = 120
 """Lines of the story that a violation comes with."""
-
-EMPTY = """
-DELETE FROM sandbox_restore.load_observation;
-DELETE FROM sandbox_restore.execution;
-DELETE FROM sandbox_restore.snapshot;
-DELETE FROM sandbox_restore.sandbox;
-"""
-"""Every example tells the same names, so that it can be told again."""
 
 
 @dataclass(kw_only=True)
@@ -110,111 +102,6 @@ class Story:
         )
         return Operator(driven=driven, line=line)
 
-    # --- beginnings
-
-    async def begin(self, start: str) -> None:
-        """The row and what lies where, as the story begins."""
-        db, early = self.rig.db, BEGINNING - timedelta(hours=1)
-        await db.raw.execute(EMPTY)
-        await db.call("sandbox_created", sandbox_id=self.id, namespace=NAMESPACE)
-        await self._stored(f"{self.id}-s1", version=0, at=early)
-        await BEGINNINGS[start](self)
-        self.view = await self.look()
-        for operator in self.operators:
-            await self._warm(operator)
-
-    async def _stored(self, name: str, *, version: int, at: datetime, ready: bool = True) -> None:
-        self.cluster.snapshots[name] = Snapshot(
-            version=version, cpu=RIGHT, captured_at=at, reported=True
-        )
-        self.cluster.versions = max(self.cluster.versions, version)
-        call = self.rig.db.call
-        await call(
-            "snapshot_started",
-            sandbox_id=self.id,
-            snapshot_id=name,
-            captured_at=at,
-            host_cpu=RIGHT,
-            uploaded_by="b",
-        )
-        if ready:
-            await call(
-                "snapshot_ready",
-                sandbox_id=self.id,
-                snapshot_id=name,
-                storage_uri=f"s3://bucket/{name}",
-            )
-
-    async def stranded(self) -> None:
-        """A cross-node restore failed on a node that cannot load it."""
-        at = BEGINNING - timedelta(minutes=5)
-        async with self.rig.stores[0].locked(self.id) as locked:
-            await locked.begin_attempt(
-                execution_id=f"{self.id}-first",
-                restore_uid=f"{self.id}-first",
-                restore_name="first",
-                attempt=1,
-                source=Source.STORAGE,
-                snapshot_id=f"{self.id}-s1",
-                pod_name="first-1",
-                target_node=None,
-                gate=False,
-                clear_pin=False,
-                namespace_uid=self.api.namespace_uid,
-                now=at,
-            )
-            await locked.retire(
-                execution_id=f"{self.id}-first",
-                outcome=Outcome.FAILED,
-                row_state=SandboxState.FAILED,
-                pinned_node="a",
-                marker=False,
-                now=at,
-                failure_class="cpu-incompatible",
-                node_name="a",
-                node_uid=self.api.nodes["a"]["metadata"]["uid"],
-                node_cpu=WRONG,
-            )
-
-    async def stuck(self) -> None:
-        """The same, and somebody has set a marker, as older platforms did."""
-        await self.stranded()
-        async with self.rig.stores[0].locked(self.id) as locked:
-            await locked.set_marker()
-
-    async def suspended(self, *, ready: bool = False) -> None:
-        """Suspended on b a while ago: its newest state lies there, and is being uploaded."""
-        at, call = BEGINNING - timedelta(minutes=5), self.rig.db.call
-        pod = f"{self.id}-earlier"
-        await call(
-            "execution_started",
-            sandbox_id=self.id,
-            node_name="b",
-            pod_name="earlier",
-            pod_uid=pod,
-            started_at=at - timedelta(minutes=5),
-        )
-        await call("sandbox_command", sandbox_id=self.id, command_at=at - timedelta(seconds=1))
-        await call(
-            "sandbox_suspended",
-            sandbox_id=self.id,
-            node_name="b",
-            pod_uid=pod,
-            suspended_at=at,
-        )
-        self.cluster.machines["b"].local = self.cluster.told = 1
-        self.platform.captures = 1
-        await self._stored(f"{self.id}-s2", version=1, at=at, ready=ready)
-        if not ready:
-            self.platform.expect_upload(f"{self.id}-s2", machine="b")
-
-    async def stored(self) -> None:
-        """Suspended on b, and all of it is in storage too."""
-        await self.suspended(ready=True)
-
-    async def fresh(self) -> None:
-        """Never ran here."""
-
     # --- one step
 
     async def step(self, what: str, work: Callable[[], object]) -> None:
@@ -228,8 +115,11 @@ class Story:
             await self.conductor.settle()
             await self.check(changed=self.conductor.asked)
         except Exception as error:
-            error.add_note("\n".join(self.told[-TOLD:]))
+            error.add_note(self.last_lines())
             raise
+
+    def last_lines(self) -> str:
+        return "\n".join(self.told[-TOLD:])
 
     def count(self) -> None:
         """Adds this story to what the rig has seen."""
@@ -283,12 +173,23 @@ class Story:
 
     # --- operators
 
-    def advance(self, operator: Operator, permits: int, fate: Fate = Fate.ANSWERED) -> None:
-        """Begins a pass, or lets the one that goes on do so many requests more."""
+    def advance(
+        self,
+        operator: Operator,
+        permits: int,
+        fate: Fate = Fate.ANSWERED,
+        *,
+        fine: bool = True,
+    ) -> None:
+        """Begins a pass, or lets the one that goes on do so much more.
+
+        `fine`: also each read needs a permit; else only locks, commits and API writes do.
+        """
         if operator.line.idle:
-            self.conductor.start(operator.line, operator.driven.look(self.id), permits=permits)
+            work = operator.driven.look(self.id)
+            self.conductor.start(operator.line, work, permits=permits, fine=fine)
         else:
-            operator.line.allow(permits)
+            operator.line.allow(permits, fine=fine)
         operator.line.fate = fate
 
     async def restart(self, operator: Operator, *, late: bool) -> None:
@@ -296,9 +197,9 @@ class Story:
         if not operator.line.idle:
             await self.conductor.crash(operator.line, late=late)
         operator.driven.restart()
-        await self._warm(operator)
+        await self.warm(operator)
 
-    async def _warm(self, operator: Operator) -> None:
+    async def warm(self, operator: Operator) -> None:
         """Its first lists; the gates are open for them."""
         self.conductor.start(operator.line, operator.driven.warm(), permits=1000)
         await self.conductor.settle()
@@ -407,15 +308,6 @@ def row_of(view: SandboxView) -> str:
     shots = ", ".join(f"{s.id} {s.state}" for s in view.snapshots)
     marker = " with marker" if row.local_artifact_marker else ""
     return f"{row.state} pinned to {row.pinned_node}{marker}; {run}; {shots}"
-
-
-BEGINNINGS: dict[str, Callable[[Story], Awaitable[None]]] = {
-    "fresh": Story.fresh,
-    "stranded": Story.stranded,
-    "stuck": Story.stuck,
-    "suspended": Story.suspended,
-    "stored": Story.stored,
-}
 
 
 def check_row(before: SandboxView, after: SandboxView) -> None:
