@@ -12,9 +12,9 @@ from typing import Any
 
 from sandbox_restore.model import names
 from sandbox_restore.model.sandbox import SandboxState
-from tests.machine.story import Operator, Story
 from tests.machine.cluster import GONE_GRACE, ViolationError, bound, fits
 from tests.machine.moves import moves
+from tests.machine.story import Operator, Story
 
 ROUNDS, MOVES = 120, 50
 LONG = GONE_GRACE + timedelta(seconds=5)
