@@ -190,7 +190,8 @@ class Settings(AgentSettings):
         60, section=RESCUE, expects="a whole number from 0 to 10000", ge=0, le=10_000
     )
     """Stranded restores that may switch to storage in one minute, for the whole fleet, so that
-    labels that flap are no storm on the object store. `0` stops redirects."""
+    labels that flap are no storm on the object store. The next attempt of a restore whose own
+    attempt from storage was refused is not counted. `0` stops redirects."""
 
     retry_backoff_base: Duration = _duration("2s", section=RESCUE, at_least="100ms", at_most="10m")
     """Wait before the attempt that follows a failed one; it doubles with each further one."""

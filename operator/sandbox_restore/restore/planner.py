@@ -660,7 +660,11 @@ class _Planner:
 
     def _redirect(self, restore: Restore, found: Redirect) -> Step | None:
         assert found.snapshot is not None
-        allowed_at = self.world.redirect_wait()
+        attempts = self._attempts(restore)
+        # After a storage attempt of its own it is the next try of the same load, which backoffLimit
+        # bounds: only what would have stayed local is a redirect that the fleet has to bear.
+        is_retry = bool(attempts) and attempts[-1].source is Source.STORAGE
+        allowed_at = None if is_retry else self.world.redirect_wait()
         if allowed_at is not None:
             self.said[restore.uid] = self._waiting(
                 restore,
@@ -674,7 +678,9 @@ class _Planner:
         choice = StoragePlan(
             snapshot=found.snapshot, origin=f"redirected to storage: {found.pinned.message}"
         )
-        return self._begin(restore, choice, clear_pin=True, redirect=found)
+        return self._begin(
+            restore, choice, clear_pin=True, redirect=found, rate_limited=not is_retry
+        )
 
     def _blocked_by(
         self,
@@ -742,6 +748,7 @@ class _Planner:
         *,
         clear_pin: bool = False,
         redirect: Redirect | None = None,
+        rate_limited: bool = False,
     ) -> Step | None:
         attempts = self._attempts(restore)
         due = next_attempt_at(
@@ -789,6 +796,7 @@ class _Planner:
             gate=gate,
             clear_pin=clear_pin,
             redirect=redirect if clear_pin else None,
+            rate_limited=rate_limited,
             capture_cpu=self.world.capture_for(snapshot) if gate and snapshot else None,
         )
 

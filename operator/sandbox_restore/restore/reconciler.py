@@ -514,8 +514,9 @@ class Reconciler:
             now=live.now,
             capture_cpu=step.capture_cpu,
         )
-        if step.redirect is not None:
+        if step.rate_limited:
             self._budget.take(live.sandbox_id, live.now)
+        if step.redirect is not None:
             self._redirects[live.sandbox_id] = _Begun(identity, step.redirect)
         log.info(
             "attempt_begun",

@@ -138,7 +138,9 @@ class BeginAttempt:
     clear_pin: bool = False
     """A redirect or an evacuation: the pin goes and is kept in the execution (section 10)."""
     redirect: Redirect | None = None
-    """The conditions that let it through; it counts against the fleet's rate limit."""
+    """The conditions that let it through."""
+    rate_limited: bool = False
+    """It takes a place in the fleet's rate limit of redirects."""
     capture_cpu: str | None = None
 
 

@@ -439,6 +439,24 @@ def test_redirects_wait_for_the_rate_limit_of_the_fleet() -> None:
     assert got.recheck_at == at
 
 
+def test_the_next_try_of_a_refused_storage_attempt_takes_no_place_in_the_rate_limit() -> None:
+    never = NOW + timedelta(days=1)
+    refused = execution(
+        outcome=Outcome.FAILED,
+        failure_class="cpu-incompatible",
+        node_name="n1",
+        node_uid="uid-n1",
+    )
+    row = stuck(state=SandboxState.RESTORING)
+    held = view(row=row, attempts=[refused], refusals=[refusal("n1")])
+    step = planned(held, redirect_wait=lambda: never).step
+    assert isinstance(step, w.BeginAttempt)
+    assert (step.clear_pin, step.rate_limited) == (True, False)
+    other = planned(view(row=stuck(), newest=refused), redirect_wait=lambda: None).step
+    assert isinstance(other, w.BeginAttempt)
+    assert other.rate_limited
+
+
 def test_a_redirect_goes_through_the_hold_of_the_storage_plan() -> None:
     seen: list[Any] = []
 
