@@ -12,6 +12,7 @@ PYTEST_ARGS ?=
 PROCESSES ?= 2
 PAIRS ?= 5000
 SEED ?= 1
+STEPS ?= 10000
 
 .PHONY: help
 help: ## This list
@@ -30,6 +31,10 @@ test: $(STAMP) testbed ## Every test: unit, Postgres, the real control plane
 .PHONY: differential
 differential: $(STAMP) testbed ## PAIRS=100000: our matching rules against kube-scheduler's own plugins
 	@$(BIN)/python -m tests.differential --pairs $(PAIRS) --seed $(SEED)
+
+.PHONY: machine
+machine: $(STAMP) ## STEPS=10000 SEED=1: the restore protocol's state machine, for as long as you like
+	@$(BIN)/python -m tests.machine --steps $(STEPS) --seed $(SEED)
 
 .PHONY: unit
 unit: $(STAMP) ## The tests that need no server, in seconds

@@ -111,7 +111,8 @@ async def test_a_restore_stranded_on_an_incompatible_cpu_restores_from_its_snaps
     assert (await row_of(scene.dsn, seed.id)).pinned_node == wrong
     # Gate on: the next wake is redirected.
     async with scene.operator(**gate_on(scene)):
-        rescued = await wake(scene, seed, "gate-on")
+        # Required keeps the nodes without a label out, which could refuse it once more.
+        rescued = await wake(scene, seed, "gate-on", hostCpuPolicy="Required")
     assert condition(rescued, "Succeeded")["status"] == "True"
     assert condition(rescued, "Redirected")["reason"] == "RedirectedToStorage"
     redirect = rescued["status"]["redirect"]
