@@ -6,6 +6,8 @@ and each process has a control plane for them. The many small ones fill the end.
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,13 @@ _FIRST = ("cluster", "nodes", "agent", "simnode", "machine", "differential", "te
 """Folders with costly parts, in the order in which they are begun; tests/unit comes last."""
 _LONGEST = ("test_crashes.py", "test_restores.py", "test_rerender.py")
 """Of tests/cluster, begun first."""
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For Unix sockets, whose paths may have 107 bytes: `tmp_path` carries the test's name."""
+    with tempfile.TemporaryDirectory(prefix="sr-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the hook that reads the groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,12 +12,17 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sandbox_restore import settings_values as values
 from sandbox_restore.fleet import cpu
+from sandbox_restore.model.names import NETWORK_SLOTS
 from sandbox_restore.settings_fields import duration, setting
 from sandbox_restore.settings_values import DURATION_FORMS, Duration
 
 AGENT: Final = "Node agent"
 NEVER: Final = "never"
 _LONGEST_WAIT: Final = timedelta(days=1)
+
+LONGEST_PLUGIN_DIR: Final = 107 - len(f"/{NETWORK_SLOTS}.sock")
+"""In bytes: Linux takes 107 for the whole path of a Unix socket (unix(7), sun_path), and the
+agent's own is named after the resource."""
 
 
 def patience(value: object) -> timedelta | None:
@@ -90,7 +96,9 @@ class AgentSettings(BaseSettings):
     gone. `false` changes the label at once and makes the right to list pods unnecessary."""
 
     agent_device_plugin_dir: Path = setting(
-        Path("/var/lib/kubelet/device-plugins"), section=AGENT, expects="the path of a folder"
+        Path("/var/lib/kubelet/device-plugins"),
+        section=AGENT,
+        expects=f"the path of a folder, at most {LONGEST_PLUGIN_DIR} bytes long",
     )
     """The kubelet's folder of device plugins, with its `kubelet.sock`; the agent's own socket is
     made there."""
@@ -113,6 +121,13 @@ class AgentSettings(BaseSettings):
     @classmethod
     def _node_name(cls, value: str) -> str:
         return values.object_name(value) if value else value
+
+    @field_validator("agent_device_plugin_dir")
+    @classmethod
+    def _room_for_the_socket(cls, value: Path) -> Path:
+        if (length := len(os.fsencode(value))) > LONGEST_PLUGIN_DIR:
+            raise ValueError(f"{length} bytes: too long for a socket in it")
+        return value
 
     @field_validator("agent_value_suffix")
     @classmethod

@@ -24,8 +24,8 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest_asyncio.fixture
-async def node(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[AgentNode]:
+async def node(plane: ControlPlane, short_folder: Path) -> AsyncIterator[AgentNode]:
     """A name of its own for each test; neither Node nor kubelet is there yet."""
-    node = AgentNode(plane, f"n{next(_numbers)}", tmp_path)
+    node = AgentNode(plane, f"n{next(_numbers)}", short_folder)
     yield node
     await node.kubelet.stop()

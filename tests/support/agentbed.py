@@ -34,7 +34,10 @@ def install(plane: ControlPlane) -> None:
 
 
 class AgentNode:
-    """One node: what an administrator sees and does, and the agent's own way in."""
+    """One node: what an administrator sees and does, and the agent's own way in.
+
+    Sockets are made in `folder`: its path must be short.
+    """
 
     def __init__(self, plane: ControlPlane, name: str, folder: Path) -> None:
         self.plane = plane
@@ -42,7 +45,6 @@ class AgentNode:
         self.folder = folder
         self.admin = plane.api()
         self.path = f"/api/v1/nodes/{name}"
-        # Unix sockets have short names only.
         self.kubelet = FakeKubelet(folder / "k", on_devices=self._report)
 
     # The Node

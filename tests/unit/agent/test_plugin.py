@@ -14,6 +14,7 @@ from sandbox_restore.agent.deviceplugin.plugin import DevicePlugin
 from sandbox_restore.agent.state import Kubelet
 from sandbox_restore.errors import UnavailableError
 from sandbox_restore.model.names import NETWORK_SLOTS
+from sandbox_restore.settings_agent import LONGEST_PLUGIN_DIR
 from tests.support.fakekubelet import FakeKubelet
 from tests.support.waiting import until
 
@@ -39,8 +40,11 @@ class Rig:
 
 
 @pytest_asyncio.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    rig = Rig(tmp_path)
+async def rig(short_folder: Path) -> AsyncIterator[Rig]:
+    """In a folder with the longest path that the settings take."""
+    folder = short_folder / "k".ljust(LONGEST_PLUGIN_DIR - len(str(short_folder)) - 1, "k")
+    folder.mkdir()
+    rig = Rig(folder)
     follower = asyncio.create_task(rig.plugin.follow_kubelet())
     yield rig
     follower.cancel()
