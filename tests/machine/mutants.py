@@ -25,6 +25,7 @@ from sandbox_restore.restore import (
     reconciler,
     redirect,
     rescue,
+    state,
     world,
 )
 
@@ -241,12 +242,43 @@ def _released_before_the_row() -> list[Patch]:
 
 def _drop_the_fence_early() -> list[Patch]:
     """The finalizer goes as soon as the pod is being deleted, its execution active or not."""
-    made = world.is_made_for
+    mine = world.is_pod_of
 
     def nobody(pod: Any, execution: Any) -> bool:
-        return False if pod.deleting and names.FENCE in pod.finalizers else made(pod, execution)
+        return not (pod.deleting and names.FENCE in pod.finalizers) and mine(pod, execution)
 
-    return [(planner, "is_made_for", nobody)]
+    could = liveness.could_host
+
+    def harmless(pod: Any, *args: Any, **more: Any) -> liveness.Verdict:
+        if pod.deleting and names.FENCE in pod.finalizers:
+            return liveness.Verdict(may_be_alive=False, why="being deleted")
+        return could(pod, *args, **more)
+
+    return [(planner, "is_pod_of", nobody), (planner, "could_host", harmless)]
+
+
+def _replaced_is_gone() -> list[Patch]:
+    """A Node under another UID proves that the machine of the old one is gone."""
+    decide = liveness.node_decides
+
+    def node_decides(pod: Any, sighting: Any, **more: Any) -> liveness.Verdict:
+        node = sighting.node if sighting is not None else None
+        if node is not None and liveness._replaced(pod, node):
+            return liveness._absent(pod, node.created, **more)
+        return decide(pod, sighting, **more)
+
+    return [(planner, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
+
+
+def _gone_by_name() -> list[Patch]:
+    """What is gone is known by name: another pod under that name takes the time back."""
+    apply = state.ClusterState.apply_pod
+
+    def apply_pod(self: Any, pod: Any) -> set[str]:
+        self._gone_since.clear()
+        return apply(self, pod)
+
+    return [(state.ClusterState, "apply_pod", apply_pod)]
 
 
 def _status_without_version() -> list[Patch]:
@@ -261,7 +293,7 @@ def _status_without_version() -> list[Patch]:
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     **{
         f"redirect without condition {number}": (lambda number=number: _without_condition(number))
-        for number in (4, 5, 6, 7)
+        for number in (4, 5, 6)
     },
     "redirect with an active execution": _redirect_with_an_active_execution,
     "no scheduling gate": _no_gate,
@@ -282,5 +314,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "no pin without the runner's word": _no_pin_without_a_word,
     "the pod is never released": _released_before_the_row,
     "the fence goes early": _drop_the_fence_early,
+    "another UID is another machine": _replaced_is_gone,
+    "gone is known by name": _gone_by_name,
     "a status without its version": _status_without_version,
 }
