@@ -203,7 +203,7 @@ async def test_a_kill_around_any_side_effect_of_a_redirect_is_survived(
     finally:
         await scene.kubectl("label", "node", wrong, "space.pplx.net/draining-")
     nothing_lost(scene, found)
-    told = await reasons_told(scene, namespace)
+    told = reasons_told(scene, namespace)
     for seed in woken:
         row = await row_of(scene.dsn, seed.id)
         assert row.state == "running"
@@ -214,14 +214,9 @@ async def test_a_kill_around_any_side_effect_of_a_redirect_is_survived(
         assert reasons.count("RedirectedToStorage") == 1
 
 
-async def reasons_told(scene: Scene, namespace: str) -> dict[str, list[str]]:
+def reasons_told(scene: Scene, namespace: str) -> dict[str, list[str]]:
     """Reasons of the Events of a namespace by the name of the restore, one an Event."""
-    printed = await scene.kubectl(
-        "get", "events", "-n", namespace, "-o",
-        "jsonpath={range .items[*]}{.involvedObject.name} {.reason}{'\n'}{end}",
-    )  # fmt: skip
     told: dict[str, list[str]] = defaultdict(list)
-    for line in printed.splitlines():
-        name, reason = line.split()
-        told[name].append(reason)
+    for event in scene.plane.api().items(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"):
+        told[event["regarding"]["name"]].append(event["reason"])
     return told
