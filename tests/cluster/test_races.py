@@ -253,7 +253,7 @@ async def test_a_pod_that_appears_between_the_look_and_the_lock_holds_a_redirect
         )
     )
     await left_stranded(scene, race.seed, node=wrong)
-    await scene.apply([race.seed], suspend=True)
+    await scene.apply([race.seed], suspend=True, **ONLY_LOADERS)
     await race.looks(0)
     path = f"/apis/space.pplx.net/v1alpha1/namespaces/{race.seed.namespace}/sandboxrestores"
     scene.plane.api().merge(f"{path}/{race.seed.restore_name}", {"spec": {"suspend": False}})
@@ -291,20 +291,21 @@ async def test_a_status_decided_on_an_older_version_is_refused_and_decided_again
     scene: Scene, race: Race
 ) -> None:
     """Two operators say something of one restore; who comes second reads first."""
+    scene.nodes.fail("Failed to open snapshot file: No such file", sandbox=race.seed.id)
     await scene.apply([race.seed], suspend=True)
     await race.comes_to(0, "PATCH /apis/space.pplx.net/")
     path = f"/apis/space.pplx.net/v1alpha1/namespaces/{race.seed.namespace}/sandboxrestores"
-    change = {"spec": {"activeDeadlineSeconds": 1, "suspend": False}}
+    change = {"spec": {"backoffLimit": 1, "suspend": False}}
     scene.plane.api().merge(f"{path}/{race.seed.restore_name}", change)
 
     async def ended() -> bool:
         await race.looks(1)
         return await race.reason() == "False"
 
-    await until(ended, deadline_s=60, what="it ends with its deadline", interval_s=0.2)
-    assert reason_of(scene, race.seed) == "DeadlineExceeded"
+    await until(ended, deadline_s=60, what="it ends with its first failure", interval_s=0.2)
+    assert reason_of(scene, race.seed) == "BackoffLimitExceeded"
     await race.looks(0)
-    assert reason_of(scene, race.seed) == "DeadlineExceeded"
+    assert reason_of(scene, race.seed) == "BackoffLimitExceeded"
     [stale] = race.operators[1].state.restores_of(race.seed.id)
     scene.plane.api().merge(f"{path}/{race.seed.restore_name}", {"spec": {"backoffLimit": 9}})
     race.lines[1].allow(1, fine=True)
