@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
+
+from sandbox_restore.model.names import HOST_CPU_LABEL
+from sandbox_restore.model.sandbox import Outcome, SandboxState, Source
+from sandbox_restore.store.store import Store
+from tests.support.demo.scene import Scene
+from tests.support.fleet import SandboxSeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +58,44 @@ async def call(dsn: str, sql: str, *args: object) -> None:
         await connection.execute(sql, *args)
     finally:
         await connection.close()
+
+
+async def left_stranded(
+    scene: Scene, seed: SandboxSeed, *, node: str, marker: bool = False
+) -> None:
+    """The row as a storage attempt leaves it that the node refused: pinned there, `failed`.
+
+    With `marker`, as an older platform may have marked it: what a give-up is for.
+    """
+    body = scene.plane.api().get(f"/api/v1/nodes/{node}")
+    owner = scene.plane.api().get(f"/api/v1/namespaces/{seed.namespace}")
+    at = datetime.now(UTC) - timedelta(minutes=5)
+    async with await Store.open(scene.dsn, pool_size=1) as store, store.locked(seed.id) as locked:
+        await locked.begin_attempt(
+            execution_id=f"{seed.id}-first",
+            restore_uid=f"{seed.id}-first",
+            restore_name="first",
+            attempt=1,
+            source=Source.STORAGE,
+            snapshot_id=seed.snapshot_id,
+            pod_name=f"{seed.id}-first-1",
+            target_node=None,
+            gate=False,
+            clear_pin=False,
+            namespace_uid=owner["metadata"]["uid"],
+            now=at,
+        )
+        await locked.retire(
+            execution_id=f"{seed.id}-first",
+            outcome=Outcome.FAILED,
+            row_state=SandboxState.FAILED,
+            pinned_node=node,
+            marker=False,
+            now=at,
+            failure_class="cpu-incompatible",
+            node_name=node,
+            node_uid=body["metadata"]["uid"],
+            node_cpu=body["metadata"]["labels"].get(HOST_CPU_LABEL),
+        )
+        if marker:
+            await locked.set_marker()

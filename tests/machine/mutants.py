@@ -1,7 +1,7 @@
-"""Rules of the protocol, each broken on purpose: the machine must find every one of them.
+"""Rules of the protocol, each broken on purpose, and the story in which that does harm.
 
-A mutant changes one function while it is applied. What a run against it finds is the proof that
-the machine looks where the rule matters.
+A mutant changes one function while it is applied. That its story then ends badly is the proof that
+the rule is needed, and that the simulation looks where it matters.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from sandbox_restore.restore import (
     reconciler,
     redirect,
     rescue,
+    state,
     world,
 )
+from tests.machine import stories
 
 Patch = tuple[Any, str, Any]
 """Owner, attribute, what it becomes."""
@@ -88,18 +90,6 @@ def _terminal_is_proof() -> list[Patch]:
     def could_host(pod: Any, *args: Any, **more: Any) -> liveness.Verdict:
         if pod.bound and pod.terminal:
             return liveness.Verdict(may_be_alive=False, why="terminal")
-        return judge(pod, *args, **more)
-
-    return [(planner, "could_host", could_host)]
-
-
-def _unbound_is_proof() -> list[Patch]:
-    """An unbound pod is taken for none, although the scheduler may bind it a moment later."""
-    judge = liveness.could_host
-
-    def could_host(pod: Any, *args: Any, **more: Any) -> liveness.Verdict:
-        if not pod.bound:
-            return liveness.Verdict(may_be_alive=False, why="unbound")
         return judge(pod, *args, **more)
 
     return [(planner, "could_host", could_host)]
@@ -171,34 +161,34 @@ def _marker_cleared_early() -> list[Patch]:
     return [(giveup, "left_pinned", lambda _view, _newest: True)]
 
 
-def _marker_given_up_at_once() -> list[Patch]:
-    return [(giveup, "_gone", lambda sighting, **_more: f"node {sighting.name}")]
-
-
 def _redirect_with_an_active_execution() -> list[Patch]:
-    """A plan from a pod that has not been Ready yet is redirected like any other."""
-    run = planner._Planner.run
+    """A plan from a pod is redirected like any other, if that pod has not said Ready yet."""
+    run, could = planner._Planner.run, liveness.could_host
 
     def bold(self: Any) -> Any:
         active = self.view.active
-        if active is not None and active.loaded_at is None and self.row.pinned_node is not None:
-            for restore in self.open:
-                found = rescue.redirect_of(self.world, self.view, restore)
-                if found is not None and found.snapshot is not None:
-                    return outcome.retire_unstarted(
-                        active,
-                        self.row,
-                        outcome=Outcome.SUPERSEDED,
-                        row_state=self.row.state,
-                        why="redirected",
-                    )
+        self._sort_out()
+        for restore in self.open:
+            found = rescue.redirect_of(self.world, self.view, restore)
+            if active is None or active.loaded_at is not None or found is None:
+                continue
+            if found.pinned.cannot_load:
+                return outcome.retire_unstarted(
+                    active,
+                    self.row,
+                    outcome=Outcome.SUPERSEDED,
+                    row_state=self.row.state,
+                    why="redirected",
+                )
+        self.open.clear()
         return run(self)
 
-    def run_after_sorting(self: Any) -> Any:
-        self._sort_out()
-        return bold(self)
+    def could_host(pod: Any, *args: Any, **more: Any) -> liveness.Verdict:
+        if pod.bound and not pod.ready:
+            return liveness.Verdict(may_be_alive=False, why="not Ready yet")
+        return could(pod, *args, **more)
 
-    return [(planner._Planner, "run", run_after_sorting)]
+    return [(planner._Planner, "run", bold), (planner, "could_host", could_host)]
 
 
 def _prior_pin_forgotten() -> list[Patch]:
@@ -241,12 +231,46 @@ def _released_before_the_row() -> list[Patch]:
 
 def _drop_the_fence_early() -> list[Patch]:
     """The finalizer goes as soon as the pod is being deleted, its execution active or not."""
-    made = world.is_made_for
+    mine = world.is_pod_of
 
     def nobody(pod: Any, execution: Any) -> bool:
-        return False if pod.deleting and names.FENCE in pod.finalizers else made(pod, execution)
+        return not (pod.deleting and names.FENCE in pod.finalizers) and mine(pod, execution)
 
-    return [(planner, "is_made_for", nobody)]
+    could = liveness.could_host
+
+    def harmless(pod: Any, *args: Any, **more: Any) -> liveness.Verdict:
+        if pod.deleting and names.FENCE in pod.finalizers:
+            return liveness.Verdict(may_be_alive=False, why="being deleted")
+        return could(pod, *args, **more)
+
+    return [(planner, "is_pod_of", nobody), (planner, "could_host", harmless)]
+
+
+def _replaced_is_gone() -> list[Patch]:
+    """A Node under another UID proves that the machine of the old one is gone."""
+    decide = liveness.node_decides
+
+    def node_decides(pod: Any, sighting: Any, **more: Any) -> liveness.Verdict:
+        node = sighting.node if sighting is not None else None
+        if node is not None and liveness._replaced(pod, node):
+            return liveness._absent(pod, node.created, **more)
+        return decide(pod, sighting, **more)
+
+    return [(planner, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
+
+
+def _gone_by_name() -> list[Patch]:
+    """What is gone is known by name: another pod under that name takes the time back."""
+    apply = state.ClusterState.apply_pod
+
+    def apply_pod(self: Any, pod: Any) -> set[str]:
+        self._gone_since.clear()
+        return apply(self, pod)
+
+    def by_name(pod: Any, run: Any) -> bool:
+        return bool(pod.name == run.pod_name)
+
+    return [(state.ClusterState, "apply_pod", apply_pod), (planner, "is_pod_of", by_name)]
 
 
 def _status_without_version() -> list[Patch]:
@@ -258,29 +282,88 @@ def _status_without_version() -> list[Patch]:
     return [(KubeObjects, "apply_status", late)]
 
 
-MUTANTS: dict[str, Callable[[], list[Patch]]] = {
-    **{
-        f"redirect without condition {number}": (lambda number=number: _without_condition(number))
-        for number in (4, 5, 6, 7)
-    },
-    "redirect with an active execution": _redirect_with_an_active_execution,
-    "no scheduling gate": _no_gate,
-    "no finalizer": _no_fence,
-    "delete without resourceVersion": _delete_without_version,
-    "a terminal phase is proof": _terminal_is_proof,
-    "an unbound pod is none": _unbound_is_proof,
-    "an absent node is dead at once": _gone_at_once,
-    "a node that is not Ready is dead": _not_ready_is_dead,
-    "a node's name is its identity": _name_is_identity,
-    "a Ready node needs no time": _no_time_for_the_kubelet,
-    "no second look under the lock": _lock_without_reread,
-    "deletions decided on the cache": _unconfirmed_deletes,
-    "give-ups of any row": _marker_cleared_early,
-    "give-ups of nodes that are there": _marker_given_up_at_once,
-    "the former pin is not put back": _prior_pin_forgotten,
-    "the marker goes with a lost pod": _lost_marker,
-    "no pin without the runner's word": _no_pin_without_a_word,
-    "the pod is never released": _released_before_the_row,
-    "the fence goes early": _drop_the_fence_early,
-    "a status without its version": _status_without_version,
+Mutant = tuple[Callable[[], list[Patch]], stories.Tell]
+"""How the rule is broken, and the story in which that does harm."""
+
+MUTANTS: dict[str, Mutant] = {
+    "redirect without condition 4": (
+        lambda: _without_condition(4),
+        stories.unrecorded_state_on_a_node_that_is_labelled_anew,
+    ),
+    "redirect without condition 5": (
+        lambda: _without_condition(5),
+        stories.a_command_was_recorded_in_an_attempt_that_never_said_ready,
+    ),
+    "redirect without condition 6": (
+        lambda: _without_condition(6),
+        stories.a_newer_snapshot_is_on_its_way,
+    ),
+    "redirect with an active execution": (
+        _redirect_with_an_active_execution,
+        stories.a_node_is_labelled_anew_while_a_local_attempt_runs,
+    ),
+    "no scheduling gate": (_no_gate, stories.a_post_arrives_after_its_attempt_was_cancelled),
+    "no finalizer": (_no_fence, stories.a_pod_is_deleted_by_force_while_it_loads),
+    "the fence goes early": (
+        _drop_the_fence_early,
+        stories.a_pod_is_deleted_by_force_while_it_loads,
+    ),
+    "delete without resourceVersion": (
+        _delete_without_version,
+        stories.a_pod_is_bound_between_the_look_and_the_deletion,
+    ),
+    "a terminal phase is proof": (
+        _terminal_is_proof,
+        stories.a_kubelet_rejects_a_pod_whose_vm_runs,
+    ),
+    "an absent node is dead at once": (
+        _gone_at_once,
+        stories.a_node_object_is_deleted_and_its_machine_runs_on,
+    ),
+    "a node that is not Ready is dead": (
+        _not_ready_is_dead,
+        stories.a_node_loses_contact_and_comes_back,
+    ),
+    "a node's name is its identity": (
+        _name_is_identity,
+        stories.another_machine_takes_the_name_of_one_that_runs_on,
+    ),
+    "another UID is another machine": (
+        _replaced_is_gone,
+        stories.a_machine_registers_again_and_loses_contact,
+    ),
+    "a Ready node needs no time": (
+        _no_time_for_the_kubelet,
+        stories.a_released_pod_is_deleted_by_force,
+    ),
+    "gone is known by name": (
+        _gone_by_name,
+        stories.a_pod_comes_late_under_the_name_of_one_that_is_gone,
+    ),
+    "no second look under the lock": (
+        _lock_without_reread,
+        stories.the_sandbox_ran_elsewhere_between_the_look_and_the_lock,
+    ),
+    "deletions decided on the cache": (
+        _unconfirmed_deletes,
+        stories.an_operator_with_an_old_row_sees_a_pod_of_today,
+    ),
+    "give-ups of any row": (_marker_cleared_early, stories.its_node_is_drained),
+    "the former pin is not put back": (
+        _prior_pin_forgotten,
+        stories.its_pod_is_deleted_before_it_is_bound,
+    ),
+    "the marker goes with a lost pod": (
+        _lost_marker,
+        stories.unrecorded_state_on_a_node_that_is_labelled_anew,
+    ),
+    "no pin without the runner's word": (
+        _no_pin_without_a_word,
+        stories.a_vm_changed_something_before_its_pod_said_ready,
+    ),
+    "the pod is never released": (
+        _released_before_the_row,
+        stories.a_restore_that_has_succeeded_is_deleted,
+    ),
+    "a status without its version": (_status_without_version, stories.a_status_comes_late),
 }

@@ -55,7 +55,8 @@ class Platform:
             await self.db.call(report.function, sandbox_id=self.sandbox_id, **report.arguments)
         except asyncpg.ObjectNotInPrerequisiteStateError:
             return
-        self.mail.remove(report)
+        if report in self.mail:  # else its machine has died while the report waited for the lock
+            self.mail.remove(report)
         snapshot = self.cluster.snapshots.get(report.arguments.get("snapshot_id", ""))
         if snapshot is not None:
             snapshot.reported = True

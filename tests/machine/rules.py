@@ -18,9 +18,9 @@ from tests.machine.beginnings import BEGINNINGS, UNDER_WAY, begin
 from tests.machine.cluster import ViolationError, Vm
 from tests.machine.ending import come_to_rest
 from tests.machine.faults import node_faults
-from tests.machine.gates import Fate
 from tests.machine.moves import moves, reject
 from tests.machine.story import RIGHT, WRONG, Rig, Story
+from tests.support.gates import Fate
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.world import BeginAttempt, Retire, Step
 from sandbox_restore.store.store import Store
 from tests.machine.cluster import Cluster, Machine, ViolationError
-from tests.machine.gates import Conductor, Fate, GatedStore, Line
 from tests.machine.platform import Platform
 from tests.store.helpers import Database
 from tests.support.driven import DrivenOperator
+from tests.support.gates import Conductor, Fate, GatedStore, Line
 from tests.support.simapi import SimApi, SimClient
 
 NAMESPACE = "team-a"

@@ -18,10 +18,10 @@ import pytest
 from sandbox_restore.model.sandbox import SandboxState, Source
 from sandbox_restore.store.store import Store
 from tests.machine.beginnings import begin
-from tests.machine.gates import Fate
 from tests.machine.moves import moves
 from tests.machine.story import BEGINNING, RIGHT, Operator, Rig, Story
 from tests.store.helpers import Database, blocked
+from tests.support.gates import Fate
 
 JUST_NOW = BEGINNING - timedelta(seconds=30)
 """After the snapshot in storage was captured."""

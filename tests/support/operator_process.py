@@ -57,7 +57,7 @@ class OperatorProcess:
             os.close(handle)
             log_path = Path(name)
         self.log_path = log_path
-        self._environment = {
+        self.environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(log_path.parent),
             "PYTHONPATH": f"{_ROOT / 'operator'}{os.pathsep}{_ROOT}",
@@ -100,7 +100,7 @@ class OperatorProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=self.environment,
                 cwd=self.log_path.parent,
             )
 

@@ -13,7 +13,7 @@ from sandbox_restore.kube.client import NotFoundError
 from sandbox_restore.model import names
 from tests.support.simapi.objects import Json, SimApi
 
-Deliver = Callable[[], bytes]
+Deliver = Callable[[], bytes | Awaitable[bytes]]
 """Lets a request take effect, and returns its answer; may raise this project's errors."""
 Carry = Callable[[str, str, Deliver], Awaitable[bytes]]
 """Carries a request (method, path) to the server: at once, later, twice, never."""
@@ -27,7 +27,8 @@ _PATH = re.compile(
 
 async def at_once(_method: str, _path: str, deliver: Deliver) -> bytes:
     """A network that is never late."""
-    return deliver()
+    answer = deliver()
+    return answer if isinstance(answer, bytes) else await answer
 
 
 class SimClient:

@@ -12,9 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
+from kubernetes_asyncio.client import Configuration
+
 from sandbox_restore.errors import SandboxRestoreError, UnavailableError
+from sandbox_restore.kube.client import KubeClient
 from sandbox_restore.store.locked import LockedSandbox
 from sandbox_restore.store.store import Store
 from tests.support.simapi.requests import Deliver
@@ -112,12 +116,12 @@ class Line:
         """A request to the API server."""
         if method == "GET":
             await self.gate(f"GET {path}")
-            return deliver()
+            return await delivered(deliver)
         fate = await self.gate(f"{method} {path}", pending=deliver)
         if fate is Fate.LATE:
             self.conductor.late.append((f"{method} {path}", deliver))
         if fate in (Fate.ANSWERED, Fate.UNANSWERED):
-            answer = deliver()
+            answer = await delivered(deliver)
             if fate is Fate.ANSWERED:
                 return answer
         raise UnavailableError("the connection broke")
@@ -133,6 +137,12 @@ class Line:
             self.in_database = False
             self.conductor.asked = True
             self.conductor.moved()
+
+
+async def delivered(deliver: Deliver) -> bytes:
+    """A request takes effect, now."""
+    answer = deliver()
+    return answer if isinstance(answer, bytes) else await answer
 
 
 class Conductor:
@@ -203,6 +213,17 @@ class Conductor:
         await asyncio.wait({line.task}, timeout=STUCK_SECONDS)
         self._collect(line)
         await self.settle()
+
+
+class GatedClient(KubeClient):
+    """A client of a real API server behind gates."""
+
+    def __init__(self, configuration: Configuration, line: Line) -> None:
+        super().__init__(configuration)
+        self._line = line
+
+    async def request(self, method: str, path: str, **more: Any) -> bytes:
+        return await self._line.carry(method, path, partial(super().request, method, path, **more))
 
 
 class GatedStore:
