@@ -161,7 +161,7 @@ def test_the_cold_cache_may_be_not_waited_for_at_all() -> None:
         ("NODE_GONE_GRACE", "0", "expected a duration from 1s to 24h"),
         ("LEASE_DURATION", "15.5s", "a Lease counts whole seconds"),
         ("HOST_CPU_LABEL", "a b", '"a b" is not a label name'),
-        ("AGENT_DEVICE_PLUGIN_DIR", "/" + "d" * 200, "201 bytes: too long for a socket in it"),
+        ("AGENT_DEVICE_PLUGIN_DIR", "/" + "d" * 73, "74 bytes: too long for a socket in it"),
         ("HOST_CPU_LABEL", "Upper.com/cpu", '"Upper.com" is not a domain'),
         ("HOST_CPU_LABEL", "a/b/c", '"a/b" is not a domain'),
         ("ROLLOUT_NAMESPACES", "a,B", 'item 2, "B": not a namespace name'),
