@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,8 +18,8 @@ import yaml
 from sandbox_restore.placement.template import DEFAULT_TEMPLATE
 from tests.cluster.rows import Row, row_of
 from tests.cluster.test_cancel import pods_of, says, settings
-from tests.cluster.test_crashes import CRASHING
 from tests.cluster.test_restores import excluded_cpus
+from tests.support.crashes import Operators
 from tests.support.demo.scene import Scene
 from tests.support.fleet import SandboxSeed, as_yaml_stream, sandbox_seeds
 from tests.support.late_deleting_operator import HELD
@@ -385,18 +384,14 @@ async def test_a_kill_around_the_deletion_is_survived_and_told(
     scene: Scene, namespace: str, moment: str
 ) -> None:
     loader = node(namespace, "loader", scene.matrix.cpus[0])
-    dying = scene.operator_process(
-        program=CRASHING,
-        environment={"SPACE_SANDBOX_CRASH_AT": f"{moment}:delete-pod:1"},
-        **only_waits_for_news(scene),
-        lease_name=f"dying-{moment}",
-    )
-    async with corner(scene, loader), dying:
+    operators = Operators(scene.operator_process(**only_waits_for_news(scene)))
+    async with corner(scene, loader), operators as these:
+        dying = asyncio.create_task(these.killed(f"{moment}:delete-pod:1"))
         [seed] = await waiting_pods(scene, namespace)
         [before] = pods_of(scene, seed)
         await join(scene, node(namespace, "new", new_cpu(namespace)), ready=False)
-        assert await dying.wait(deadline_s=60) == -signal.SIGKILL
-        async with scene.operator(**only_waits_for_news(scene)):
+        await dying
+        async with these.spared():
             after = await rerendered(scene, seed, before)
             assert new_cpu(namespace) in excluded_cpus(after)
             await offer(scene, loader, 1)
