@@ -38,7 +38,7 @@ from sandbox_restore.handlers.watching import session_factory, watch
 from sandbox_restore.health import Health, serve
 from sandbox_restore.kube.client import KubeClient, NotFoundError, load_configuration
 from sandbox_restore.kube.lease import Lease
-from sandbox_restore.kube.objects import RESTORES, KubeObjects, Listed
+from sandbox_restore.kube.objects import CRD, CRD_FILE, RESTORES, KubeObjects, Listed
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model import names
 from sandbox_restore.model.crd import absent_fields
@@ -67,7 +67,6 @@ from sandbox_restore.store.store import Store
 
 log = structlog.get_logger()
 
-CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names.PLURAL}.{names.GROUP}"
 STOP_GRACE = 8.0
 """Seconds that running passes get to end at a shutdown."""
 PING_EVERY = 10.0
@@ -150,13 +149,12 @@ class _Operator:
 
     async def _check_api(self) -> None:
         """The API server answers and has the CRD, with every field that this program writes."""
-        file = f"crds/{names.GROUP}_{names.PLURAL}.yaml"
         try:
             await self.client.request("GET", RESTORES, query={"limit": "1"})
         except NotFoundError as error:
             raise SchemaError(
                 f"the API server {self.client.server} has no {names.PLURAL}.{names.GROUP} "
-                f"{names.VERSION}: apply the CRD ({file})"
+                f"{names.VERSION}: apply the CRD ({CRD_FILE})"
             ) from error
         try:
             raw = await self.client.request("GET", CRD)
@@ -167,7 +165,7 @@ class _Operator:
         if absent:
             raise SchemaError(
                 f"the CRD that {self.client.server} serves is older than this program: it lacks "
-                f"{', '.join(absent[:5])}; apply {file}"
+                f"{', '.join(absent[:5])}; apply {CRD_FILE}"
             )
 
     async def _serve_health(self, stack: AsyncExitStack) -> None:

@@ -19,10 +19,14 @@ from typing import Annotated, Final
 import typer
 
 from sandbox_restore import __version__
+from sandbox_restore.cli.doctor import doctor
 from sandbox_restore.cli.exit_codes import MEANING, ExitCode
+from sandbox_restore.cli.fleet import fleet
 from sandbox_restore.cli.node_agent import node_agent
 from sandbox_restore.cli.output import Output, OutputOption, note, report, say, say_json
 from sandbox_restore.cli.plan import plan
+from sandbox_restore.cli.retire import retire
+from sandbox_restore.cli.why import why
 from sandbox_restore.errors import SandboxRestoreError
 from sandbox_restore.redact import redact
 
@@ -39,7 +43,6 @@ app = typer.Typer(
     help=HELP,
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -145,8 +148,9 @@ def version(*, output: OutputOption = Output.TEXT) -> None:
         say(f"sandbox-restore {__version__}")
 
 
-for _command in (run, migrate, classify, plan, version):
+for _command in (run, migrate, why, plan, doctor, classify, retire, version):
     app.command()(_command)
+app.add_typer(fleet)
 app.add_typer(node_agent)
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
 
 from sandbox_restore.cli.exit_codes import ExitCode, exit_code_of
 from sandbox_restore.errors import ConfigurationError, SandboxRestoreError
 from sandbox_restore.redact import redact
+
+WIDTH: Final = 100
+"""Columns of an answer that goes to no terminal."""
 
 
 class Output(StrEnum):
@@ -24,6 +31,73 @@ class Output(StrEnum):
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for programs.")
 ]
+
+
+class Document(StrEnum):
+    """The forms of an answer that is read by people and by programs alike."""
+
+    TEXT = "text"
+    """For people."""
+    JSON = "json"
+    """For programs: one document, stable keys."""
+    YAML = "yaml"
+    """The same document as YAML."""
+
+
+DocumentOption = Annotated[
+    Document, typer.Option("--output", "-o", help="text for people; json or yaml for programs.")
+]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a part that stands twice twice, and not as a reference to the first."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def as_yaml(document: object) -> str:
+    """The document as YAML, keys in their order."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+
+
+def say_document(document: Any, form: Document) -> None:
+    """The whole answer as one JSON or YAML document."""
+    if form is Document.YAML:
+        sys.stdout.write(as_yaml(document))
+    else:
+        say_json(document)
+
+
+def console() -> Console:
+    """Where tables and wrapped text go: as wide as the terminal, without colour in a pipe."""
+    return Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def say_table(table: Table) -> None:
+    """A table, without blanks at the ends of its lines."""
+    terminal = console()
+    with terminal.capture() as captured:
+        terminal.print(table)
+    for line in captured.get().splitlines():
+        say(line.rstrip())
+
+
+def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
+    """Columns as kubectl shows them: no lines, three blanks apart."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for name in columns:
+        number = name in right
+        table.add_column(
+            name, justify="right" if number else "left", overflow="fold", no_wrap=number
+        )
+    return table
 
 
 def say(line: str) -> None:

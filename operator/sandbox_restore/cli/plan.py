@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sandbox_restore.cli.output import note
+from sandbox_restore.cli.output import Document, DocumentOption, note, say_document
 
 if TYPE_CHECKING:
     from sandbox_restore.cli.plan_input import SnapshotFile
@@ -17,15 +16,6 @@ if TYPE_CHECKING:
     from sandbox_restore.placement.gate import Gate
     from sandbox_restore.placement.template import PodTemplate
     from sandbox_restore.settings import Settings
-
-
-class PlanOutput(StrEnum):
-    TEXT = "text"
-    """For people."""
-    JSON = "json"
-    """For programs: one document, stable keys."""
-    YAML = "yaml"
-    """The same document as YAML."""
 
 
 def plan(
@@ -70,10 +60,7 @@ def plan(
             "--gate-as-set", help="The gate, observe mode and rollout as the settings say."
         ),
     ] = False,
-    output: Annotated[
-        PlanOutput,
-        typer.Option("--output", "-o", help="text for people; json or yaml for programs."),
-    ] = PlanOutput.TEXT,
+    output: DocumentOption = Document.TEXT,
 ) -> None:
     """Tells how a restore from storage would be placed, with no cluster and no database.
 
@@ -96,7 +83,7 @@ def plan(
         raise ConfigurationError(["--gate-as-set and --no-gate: only one of them can be given"])
     settings = load_settings(os.environ, needs_database=False)
     pairs = _compatibility(settings, compatibility)
-    template = _template(settings)
+    template = pod_template(settings)
     asked = plan_input.read_restore(restore)
     described: SnapshotFile = (
         plan_input.SnapshotFile() if snapshot is None else plan_input.read_snapshot(snapshot)
@@ -114,13 +101,10 @@ def plan(
         refused=refused or (),
         gate=_gate(settings, asked, as_set=gate_as_set, on=gate),
     )
-    match output:
-        case PlanOutput.TEXT:
-            plan_output.say_text(planned)
-        case PlanOutput.JSON:
-            plan_output.say_document(planned, as_yaml=False)
-        case PlanOutput.YAML:
-            plan_output.say_document(planned, as_yaml=True)
+    if output is Document.TEXT:
+        plan_output.say_text(planned)
+    else:
+        say_document(plan_output.document_of(planned), output)
 
 
 def _gate(settings: Settings, restore: Restore, *, as_set: bool, on: bool) -> Gate:
@@ -150,7 +134,7 @@ def _compatibility(settings: Settings, given: str | None) -> Compatibility:
     return parsed
 
 
-def _template(settings: Settings) -> PodTemplate:
+def pod_template(settings: Settings) -> PodTemplate:
     """The pod template of the settings; what is odd about it is told, as `run` does."""
     from sandbox_restore.errors import ConfigurationError
     from sandbox_restore.placement.template import PodTemplate

@@ -6,14 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-import yaml
-from rich.console import Console
 from rich.table import Table
 
-from sandbox_restore.cli.output import say, say_json
+from sandbox_restore.cli.output import as_yaml, say, say_table
 from sandbox_restore.errors import ConfigurationError
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.index import FleetIndex
@@ -45,8 +43,6 @@ from sandbox_restore.placement.pod import (
 )
 from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.settings import Settings
-
-_WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +145,10 @@ def _identity(restore: Restore, row: Sandbox) -> PodIdentity:
 # --- one document
 
 
-def say_document(planned: Planned, *, as_yaml: bool) -> None:
+def document_of(planned: Planned) -> dict[str, Any]:
     """The whole answer with stable keys; `placement` is what `status.placement` would show."""
     decision, explained = planned.decision, planned.explained
-    document = {
+    return {
         "restore": _name(planned.restore),
         "placement": msgspec.to_builtins(placement_status(decision, explained)),
         "observed": None
@@ -173,10 +169,6 @@ def say_document(planned: Planned, *, as_yaml: bool) -> None:
         "nodeExclusions": list(decision.rendered.node_exclusions),
         "pod": None if planned.pod is None else planned.placement,
     }
-    if as_yaml:
-        sys.stdout.write(_yaml(document))
-    else:
-        say_json(document)
 
 
 # --- text
@@ -206,7 +198,7 @@ def say_text(planned: Planned) -> None:
         say("No pod is made while the placement is held.")
     elif planned.placement:
         say("The pod:")
-        sys.stdout.write(_yaml(planned.placement))
+        sys.stdout.write(as_yaml(planned.placement))
     else:
         say("The pod requires nothing of its node.")
 
@@ -230,17 +222,7 @@ def _say_counts(planned: Planned) -> None:
             names = f": {named(gap.loader_names, gap.loaders)}" if gap.loaders else ""
             cells.append(f"{gap.loaders}{names}" if gap.loaders else "-")
         table.add_row(*cells)
-    console = Console(
-        file=sys.stdout,
-        width=None if sys.stdout.isatty() else _WIDTH,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        say(line.rstrip())
+    say_table(table)
 
 
 def _say_cpus(decision: PlacementDecision) -> None:
@@ -254,14 +236,3 @@ def _say_cpus(decision: PlacementDecision) -> None:
 
 def _name(restore: Restore) -> str:
     return f"{restore.namespace or 'default'}/{restore.name or '(no name)'}"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a part that stands twice twice, and not as a reference to the first."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-def _yaml(document: object) -> str:
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.request import getproxies
 
@@ -61,15 +62,23 @@ class _Status(msgspec.Struct):
         return self.details is not None and bool(self.details.causes)
 
 
-async def load_configuration() -> Configuration:
+async def load_configuration(
+    *, kubeconfig: Path | None = None, context: str | None = None
+) -> Configuration:
     """Where the API server is and who we are: KUBECONFIG, else the pod's service account.
 
-    Raises ConfigurationError with one line when neither is there or readable.
+    `kubeconfig` and `context` stand in for what the environment says. Raises ConfigurationError
+    with one line when nothing usable is there or readable.
     """
     found = Configuration()
+    named = kubeconfig is not None or context is not None
     try:
-        if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
-            await config.load_kube_config(client_configuration=found)
+        if named or os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            await config.load_kube_config(
+                config_file=None if kubeconfig is None else str(kubeconfig),
+                context=context,
+                client_configuration=found,
+            )
         else:
             config.load_incluster_config(  # type: ignore[no-untyped-call]
                 client_configuration=found
@@ -82,6 +91,19 @@ async def load_configuration() -> Configuration:
             ]
         ) from error
     return found
+
+
+def current_namespace(*, kubeconfig: Path | None = None, context: str | None = None) -> str | None:
+    """The namespace of the kubeconfig's context, as kubectl takes it; None where there is none."""
+    try:
+        contexts, active = config.list_kube_config_contexts(
+            config_file=None if kubeconfig is None else str(kubeconfig)
+        )
+    except (ConfigException, OSError):
+        return None
+    chosen = next((c for c in contexts if c["name"] == context), None) if context else active
+    namespace = ((chosen or {}).get("context") or {}).get("namespace")
+    return str(namespace) if namespace else None
 
 
 class KubeClient:

@@ -39,6 +39,9 @@ class Listed(Generic[T]):
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names.PLURAL}.{names.GROUP}"
+CRD_FILE = f"crds/{names.GROUP}_{names.PLURAL}.yaml"
+"""Where the CRD stands in this project."""
 RESTORES = f"/apis/{names.GROUP}/{names.VERSION}/{names.PLURAL}"
 
 

@@ -191,6 +191,44 @@ class LeftPinned(Struct, frozen=True, gc=False, array_like=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLineage:
+    """Ready full snapshots of one capture CPU and ancestry, counted."""
+
+    capture_cpu: str | None
+    """As recorded; None: not recorded."""
+    ancestor_cpus: tuple[str, ...] = ()
+    snapshots: int
+    sandboxes: int
+    """Sandboxes that have one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKind:
+    """Sandboxes that only storage can bring back, and that need the same of a node: their newest
+    ready full snapshot is in storage and has this lineage; they are not pinned to a node that
+    stays."""
+
+    capture_cpu: str | None
+    ancestor_cpus: tuple[str, ...] = ()
+    node_group: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    sandboxes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedThere:
+    """A row pinned to one of some nodes, with what tells whether its state is safe."""
+
+    sandbox_id: str
+    namespace: str
+    state: SandboxState
+    pinned_node: str
+    marker: bool
+    in_storage: bool
+    """A ready full snapshot of it is in storage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxView:
     """One consistent view of a sandbox: its row, full and diff snapshots, and executions."""
 

@@ -10,8 +10,17 @@ from datetime import datetime
 from typing import Any, Self
 
 import asyncpg
+import msgspec
 
-from sandbox_restore.model.sandbox import LeftPinned, LoadObservation, NodeCpuSpan, SandboxView
+from sandbox_restore.model.sandbox import (
+    LeftPinned,
+    LoadObservation,
+    NodeCpuSpan,
+    PinnedThere,
+    SandboxView,
+    StoredKind,
+    StoredLineage,
+)
 from sandbox_restore.store.connection import SESSION, Connection, Observer, Query, readable
 from sandbox_restore.store.edge import DRIVER_ERRORS, redact, translated
 from sandbox_restore.store.locked import MARK_LOADED, LockedSandbox
@@ -31,6 +40,12 @@ from sandbox_restore.store.records import (
     decode_rows,
     decode_view,
     encode,
+)
+from sandbox_restore.store.report_queries import (
+    PINNED_TO,
+    SANDBOXES_OF,
+    STORED_KINDS,
+    STORED_LINEAGES,
 )
 from sandbox_restore.store.schema import SchemaState, schema_state
 
@@ -205,6 +220,37 @@ class Store:
     async def counts(self) -> Counts:
         """Rows by state and ready full snapshots by capture CPU, for metrics."""
         return decode(await self._ask(COUNTS), Counts)
+
+    async def stored_lineages(self) -> list[StoredLineage]:
+        """Ready full snapshots by capture CPU and ancestry."""
+        return decode_rows(await self._ask(STORED_LINEAGES), StoredLineage)
+
+    async def pinned_to(self, nodes: Sequence[str], *, limit: int = 100_000) -> list[PinnedThere]:
+        """Rows pinned to one of these nodes, by sandbox id."""
+        return decode_rows(await self._ask(PINNED_TO, list(nodes), limit), PinnedThere)
+
+    async def stored_kinds(
+        self, capture_cpus: Sequence[str], *, drained: Sequence[str]
+    ) -> list[StoredKind]:
+        """Sandboxes whose newest ready full snapshot was captured on one of these CPUs and is in
+        storage, and that no node but the drained ones holds, by what they need of a node."""
+        rows = await self._ask(STORED_KINDS, list(capture_cpus), list(drained))
+        return decode_rows(rows, StoredKind)
+
+    async def sandboxes_of(
+        self, kind: StoredKind, *, drained: Sequence[str], limit: int
+    ) -> list[tuple[str, str]]:
+        """Namespace and id of sandboxes of that kind, at most `limit`."""
+        rows = await self._ask(
+            SANDBOXES_OF,
+            kind.capture_cpu,
+            list(kind.ancestor_cpus),
+            kind.node_group,
+            msgspec.json.encode(kind.node_selector).decode(),
+            list(drained),
+            limit,
+        )
+        return decode_rows(rows, tuple[str, str])
 
     async def observations(self, since: datetime, *, limit: int = 10_000) -> list[LoadObservation]:
         """Observations made at or after `since`, newest first, at most `limit` (section 11)."""

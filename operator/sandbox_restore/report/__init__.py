@@ -1,0 +1,1 @@
+"""What people are told when they ask: of one restore, of the fleet, of an installation. PURE."""
