@@ -13,7 +13,7 @@ from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.report.matrix import Danger, Matrix
-from sandbox_restore.report.words import ago, counted, listed
+from sandbox_restore.report.words import ago, counted, listed, span
 
 SEEN_WITHIN = timedelta(seconds=30)
 """An operator that serves a restore has looked at it by then."""
@@ -180,7 +180,7 @@ def of_restores(
         yield Finding(
             level=Level.PROBLEM,
             about="restores",
-            message=f"nobody has looked at {listed(names)} for {ago(unseen[0].created, now)}",
+            message=f"nobody has looked at {listed(names)} for {span(now - unseen[0].created)}",
             fix="is the operator up, ready and serving that namespace?",
         )
     stranded = [

@@ -1,0 +1,133 @@
+"""`fleet drain-check`: what a drain would leave without a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sandbox_restore.fleet.compatibility import Compatibility
+from sandbox_restore.model.names import HOST_CPU_LABEL, NODE_GROUP_LABEL
+from sandbox_restore.model.node import NodeFacts, Taint
+from sandbox_restore.model.sandbox import PinnedThere, SandboxState, StoredKind
+from sandbox_restore.report.drain import DrainCheck, Loss, drain_check
+from tests.support import builders as b
+
+ICE, BROADWELL = "intel-6-106-6", "intel-6-79-1"
+MARKS = ("space.pplx.net/draining",)
+PAIRS, _ = Compatibility.parse(f"{BROADWELL}=>{ICE}")
+
+
+def node(name: str, cpu: str | None = ICE, **fields: Any) -> NodeFacts:
+    labels = {**({HOST_CPU_LABEL: cpu} if cpu is not None else {}), **fields.pop("labels", {})}
+    return b.node(name, labels=labels, **fields)
+
+
+def kind(cpu: str | None = ICE, **fields: Any) -> StoredKind:
+    return StoredKind(capture_cpu=cpu, sandboxes=fields.pop("sandboxes", 4), **fields)
+
+
+def row(**fields: Any) -> PinnedThere:
+    given = {
+        "sandbox_id": "sb-1",
+        "namespace": "team-a",
+        "state": SandboxState.SUSPENDED,
+        "pinned_node": "n1",
+        "marker": False,
+        "in_storage": True,
+        **fields,
+    }
+    return PinnedThere(**given)
+
+
+def check(
+    nodes: list[NodeFacts], *kinds: StoredKind, pinned: tuple[PinnedThere, ...] = ()
+) -> DrainCheck:
+    return drain_check(
+        pinned,
+        kinds,
+        nodes,
+        PAIRS,
+        drained={"n1"},
+        cpu_label=HOST_CPU_LABEL,
+        drain_marks=MARKS,
+    )
+
+
+def test_the_last_node_that_can_load_a_snapshot_is_not_safe_to_drain() -> None:
+    found = check([node("n1"), node("n2", BROADWELL)], kind())
+    assert not found.safe
+    assert found.lost == 4
+    assert found.kinds[0].message == f"needs {ICE}, and no node that stays has it"
+
+
+def test_with_another_loader_that_stays_it_is_safe() -> None:
+    assert check([node("n1"), node("n2")], kind()).safe
+    assert check([node("n1", BROADWELL), node("n2")], kind(BROADWELL)).safe
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"unschedulable": True},
+        {"ready": False},
+        {"deleting": True},
+        {"labels": {MARKS[0]: ""}},
+        {"labels": {"space.pplx.net/placement-block": ""}},
+    ],
+)
+def test_a_node_that_takes_no_pods_is_no_place_to_go(fields: dict[str, Any]) -> None:
+    assert not check([node("n1"), node("n2", **fields)], kind()).safe
+
+
+def test_a_tainted_node_counts_for_the_pod_template_is_not_read() -> None:
+    tainted = node("n2", taints=(Taint("team", "a", "NoSchedule"),))
+    assert check([node("n1"), tainted], kind()).safe
+
+
+def test_a_node_cordoned_for_the_drain_already_counts_as_what_the_drain_takes() -> None:
+    assert not check([node("n1", unschedulable=True)], kind()).safe
+
+
+def test_group_and_selector_of_the_sandbox_must_fit_a_node_that_stays() -> None:
+    group = {NODE_GROUP_LABEL: "g1"}
+    nodes = [node("n1", labels=group), node("n2", labels={NODE_GROUP_LABEL: "g2"})]
+    assert not check(nodes, kind(node_group="g1")).safe
+    assert check(nodes, kind()).safe
+    wants = kind(node_selector={"disk": "fast"})
+    nodes = [node("n1", labels={"disk": "fast"}), node("n2", labels={"disk": "slow"})]
+    found = check(nodes, wants)
+    assert not found.safe
+    assert "with disk=fast" in found.kinds[0].message
+
+
+def test_what_no_node_could_load_before_is_counted_apart_and_not_blamed_on_the_drain() -> None:
+    found = check([node("n1", BROADWELL), node("n2", BROADWELL)], kind())
+    assert (found.safe, found.already) == (True, 4)
+
+
+def test_an_unlabelled_node_that_stays_is_no_proof_of_a_loader() -> None:
+    assert not check([node("n1"), node("n2", None)], kind()).safe
+
+
+def test_a_snapshot_without_a_recorded_cpu_is_not_said_to_be_lost() -> None:
+    assert check([node("n1")], kind(None), kind("unknown")).safe
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"marker": True}, Loss.STATE_ONLY_THERE),
+        ({"marker": True, "state": SandboxState.RUNNING}, Loss.STATE_ONLY_THERE),
+        ({"in_storage": False}, Loss.NO_COPY),
+    ],
+)
+def test_state_that_only_the_drained_node_has_is_named(fields: dict[str, Any], why: Loss) -> None:
+    found = check([node("n1"), node("n2")], pinned=(row(**fields),))
+    assert not found.safe
+    assert [one.why for one in found.states] == [why]
+    assert ("suspend it" in found.states[0].message) == ("state" in fields)
+
+
+def test_a_pinned_row_whose_state_is_in_storage_is_not_lost_by_itself() -> None:
+    assert check([node("n1"), node("n2")], pinned=(row(),)).safe
