@@ -51,6 +51,16 @@ async def row_of(dsn: str, sandbox_id: str) -> Row:
     )
 
 
+async def all_pins(dsn: str) -> list[str | None]:
+    """The pinned node of every sandbox."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch("SELECT pinned_node FROM sandbox_restore.sandbox")
+    finally:
+        await connection.close()
+    return [row["pinned_node"] for row in rows]
+
+
 async def call(dsn: str, sql: str, *args: object) -> None:
     """Run one statement, as the platform would."""
     connection = await asyncpg.connect(dsn)

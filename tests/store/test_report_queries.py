@@ -57,18 +57,14 @@ async def test_snapshots_are_counted_by_capture_cpu_and_ancestry(dsn: str, rows:
     assert sorted(found, key=str) == sorted(
         [
             StoredLineage(capture_cpu=ICE, snapshots=3, sandboxes=2),
-            StoredLineage(
-                capture_cpu=BROADWELL, ancestor_cpus=(ICE,), snapshots=1, sandboxes=1
-            ),
+            StoredLineage(capture_cpu=BROADWELL, ancestor_cpus=(ICE,), snapshots=1, sandboxes=1),
             StoredLineage(capture_cpu=None, snapshots=1, sandboxes=1),
         ],
         key=str,
     )
 
 
-async def test_rows_pinned_to_a_node_say_whether_storage_has_a_copy(
-    dsn: str, rows: Rows
-) -> None:
+async def test_rows_pinned_to_a_node_say_whether_storage_has_a_copy(dsn: str, rows: Rows) -> None:
     await rows.sandbox("a", pinned_node="n1", local_artifact_marker=True)
     await rows.sandbox("b", pinned_node="n1")
     await rows.sandbox("c", pinned_node="n2")

@@ -86,6 +86,7 @@ def doctor(
 
 def _say(found: list[Finding]) -> None:
     from sandbox_restore.report.findings import Level
+    from sandbox_restore.report.words import counted
 
     table = plain_table("", "", "")
     table.show_header = False
@@ -96,7 +97,7 @@ def _say(found: list[Finding]) -> None:
     problems = sum(one.level is Level.PROBLEM for one in found)
     warnings = sum(one.level is Level.WARNING for one in found)
     say("")
-    say(f"{problems} problems, {warnings} warnings")
+    say(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
 
 
 async def _examined(

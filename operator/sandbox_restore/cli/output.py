@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -87,6 +88,18 @@ def say_table(table: Table) -> None:
         terminal.print(table)
     for line in captured.get().splitlines():
         say(line.rstrip())
+
+
+def fill(text: str, *, indent: str = "") -> str:
+    """A sentence broken into lines as wide as the terminal, each after the indent."""
+    return textwrap.fill(
+        text,
+        console().width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:

@@ -94,6 +94,9 @@ async def _retire(
             if found.pod_name != pod_name:
                 note(f"its pod is {found.pod_name}, not {pod_name}: nothing retired", kind="error")
                 return ExitCode.FAILED
+            if found.runs:
+                note(f"{found.runs}: nothing retired", kind="error")
+                return ExitCode.FAILED
             step = forced_retirement(found)
             node = found.sighting.node if found.sighting is not None else None
             await locked.retire(
@@ -157,6 +160,9 @@ def _say(found: Known) -> None:
     say("")
     if not found.verdict.may_be_alive:
         say("The operator retires it by itself; there is nothing to force.")
+        return
+    if found.runs:
+        say(f"Nothing is retired: {found.runs}.")
         return
     say("Nothing is retired. When you know that its VM runs no more, whatever the above says:")
     say(f"  sandbox-restore retire {found.sandbox.id} --force --pod {found.pod_name}")

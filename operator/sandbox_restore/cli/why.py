@@ -14,6 +14,7 @@ from sandbox_restore.cli.options import Context, Kubeconfig, Namespace
 from sandbox_restore.cli.output import (
     Document,
     DocumentOption,
+    fill,
     note,
     plain_table,
     say,
@@ -134,14 +135,7 @@ def _say_lines(title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
         say("")
         say(title)
     for line in lines:
-        if not wrap:
-            say(f"  {line}")
-            continue
-        table = plain_table("")
-        table.show_header = False
-        table.add_row(line)
-        table.padding = (0, 0, 0, 2)
-        say_table(table)
+        say(fill(line, indent="  ") if wrap else f"  {line}")
 
 
 def _say_filters(answer: Answer) -> None:
@@ -183,8 +177,11 @@ def _say_attempts(answer: Answer) -> None:
     say("Attempts")
     table = plain_table("", "", "", "")
     table.show_header = False
+    before = ""
     for one in attempts:
         how = f"{one.outcome} ({one.failure_class})" if one.failure_class else one.outcome
         where = f"{one.node} ({one.cpu})" if one.cpu else one.node or "no node"
-        table.add_row(f"  {one.attempt}", how, where, one.message)
+        told = "the same" if one.message and one.message == before else one.message
+        table.add_row(f"  {one.attempt}", how, where, told)
+        before = one.message
     say_table(table)

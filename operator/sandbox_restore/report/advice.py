@@ -17,7 +17,7 @@ from sandbox_restore.restore.blocked import Reason as Blocked
 
 ADVICE: Final[Mapping[str, str]] = {
     "AttemptFailed": "nothing yet: the next attempt begins once this one's end is proven",
-    "BackoffLimitExceeded": "look at the attempts below; mend what they name, then apply a new "
+    "BackoffLimitExceeded": "look at the attempts; mend what they name, then apply a new "
     "SandboxRestore (or raise spec.backoffLimit before this one ends, next time)",
     "ChangeNotSeenYet": "wait some seconds; sandbox-restore doctor tells whether an operator runs",
     "CircuitOpen": "compare the hosts that refused it: firmware, kernel, Firecracker; correct the "

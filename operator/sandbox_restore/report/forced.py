@@ -42,6 +42,19 @@ class Known:
     verdict: Verdict
 
     @property
+    def runs(self) -> str:
+        """Why no word is taken: what a person can end by other means; empty when there is none."""
+        node = self.sighting.node if self.sighting is not None else None
+        if self.pod is None or self.pod.terminal or not self.pod.bound:
+            return ""
+        if node is None or not node.ready:
+            return ""
+        return (
+            f"pod {self.pod.name} runs on node {node.name}, which is Ready: delete the pod, and its "
+            "execution is retired once its kubelet has ended it"
+        )
+
+    @property
     def pod_name(self) -> str:
         """What has to be typed."""
         return self.execution.pod_name or ""

@@ -6,7 +6,7 @@ what would help. What cannot be read is said to be unread, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -48,10 +48,17 @@ class Fleet:
     cpu_label: str
     drain_marks: Collection[str]
 
-    def with_cpu(self, wanted: Collection[str]) -> Tally:
-        """The nodes that carry one of these CPUs."""
+    def with_cpu(
+        self, wanted: Collection[str], *, labels: Mapping[str, str] | None = None
+    ) -> Tally:
+        """The nodes that carry one of these CPUs, and these labels."""
         return Tally.of(
-            (n for n in self.nodes if cpus.usable(n.labels.get(self.cpu_label)) in wanted),
+            (
+                n
+                for n in self.nodes
+                if cpus.usable(n.labels.get(self.cpu_label)) in wanted
+                and all(n.labels.get(key) == value for key, value in (labels or {}).items())
+            ),
             drain_marks=self.drain_marks,
         )
 
@@ -165,7 +172,10 @@ def _decided(restore: Restore, now: datetime) -> Iterator[str]:
                 yield f"{named} from storage ({plan.origin})"
     placement = status.placement
     if placement is not UNSET:
-        yield f"{placement.decision} ({placement.reason}): {placement.message}"
+        head = restore.condition("Succeeded")
+        told = head is not None and head.message == placement.message
+        why_so = "" if told else f": {placement.message}"
+        yield f"{placement.decision} ({placement.reason}){why_so}"
         if placement.excluded:
             yield f"kept off nodes with {', '.join(placement.excluded)}"
     observed = status.observed
@@ -262,18 +272,18 @@ def _scale_up(
     needed = _needed(restore)
     if not needed:
         return
+    confined = _confined(restore, pod)
     if fleet is not None:
-        found = fleet.with_cpu(needed)
+        found = fleet.with_cpu(needed, labels=confined)
         for state, command in COMMAND.items():
             if names := found.names.get(state):
                 what = "is" if len(names) == 1 else "are"
                 yield f"{listed(names)} {what} {state}: {command.format(names[0])}"
-    places = _confined(restore, pod)
-    where = f" with {places}" if places else ""
+    where = f" with {_pairs(confined)}" if confined else ""
     yield f"scale up: a node with host CPU {' or '.join(needed)}{where}"
 
 
-def _confined(restore: Restore, pod: PodFacts | None) -> str:
+def _confined(restore: Restore, pod: PodFacts | None) -> dict[str, str]:
     """Labels that the node would need besides, from the spec and the unbound pod's own terms."""
     labels = dict(restore.spec.node_selector)
     if restore.spec.evacuation is not UNSET:
@@ -282,8 +292,9 @@ def _confined(restore: Restore, pod: PodFacts | None) -> str:
     for term in terms:
         for wanted in term.get("matchExpressions") or ():
             if wanted.get("key") == NODE_GROUP_LABEL and wanted.get("operator") == "In":
-                labels[NODE_GROUP_LABEL] = "|".join(wanted.get("values") or ())
-    return _pairs(labels)
+                # One value: the group that the sandbox's row names.
+                labels.update({NODE_GROUP_LABEL: value for value in wanted.get("values") or ()})
+    return labels
 
 
 def _commands(restore: Restore, state: State) -> Iterator[str]:
@@ -300,7 +311,7 @@ def _commands(restore: Restore, state: State) -> Iterator[str]:
         yield "sandbox-restore fleet"
 
 
-def _pairs(labels: Any) -> str:
+def _pairs(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels.items())
 
 

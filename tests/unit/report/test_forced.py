@@ -100,3 +100,20 @@ def test_without_an_active_execution_there_is_nothing_to_retire() -> None:
         )
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("pod", "ready", "runs"),
+    [
+        (b.pod(**b.bound("n1")), True, True),
+        (b.pod(**b.bound("n1")), False, False),
+        (b.pod(), True, False),
+        (b.pod(**b.ended()), True, False),
+        (None, True, False),
+    ],
+)
+def test_no_word_is_taken_for_a_pod_that_runs_on_a_ready_node(
+    pod: PodFacts | None, *, ready: bool, runs: bool
+) -> None:
+    sighting = NodeSighting(name="n1", node=b.node("n1", ready=ready))
+    assert bool(found(b.execution(), pod, node=sighting).runs) is runs

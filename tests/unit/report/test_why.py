@@ -213,3 +213,20 @@ def _words(node: ast.AST) -> set[str]:
         and leaf.value[:1].isupper()
         and leaf.value not in ("True", "False")
     }
+
+
+def test_a_node_that_its_labels_keep_out_is_not_said_to_help() -> None:
+    one = restore(spec={"node_selector": {"disk": "fast"}})
+    nodes = fleet(
+        n1={"unschedulable": True}, n2={"unschedulable": True, "labels": {"disk": "fast"}}
+    )
+    helps = asked(one, nodes=nodes).helps
+    assert "n2 is cordoned: kubectl uncordon n2" in helps
+    assert not [line for line in helps if "n1" in line]
+
+
+def test_what_heads_the_answer_is_not_told_twice() -> None:
+    words = "1 of 2 published CPUs can load it."
+    said = condition("Succeeded", "Unknown", "PlacementHeld", words)
+    told = asked(restore(conditions=[said])).decided
+    assert "Constrained (LoaderReachable)" in told
