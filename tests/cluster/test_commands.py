@@ -325,7 +325,7 @@ async def test_doctor_tells_wrong_settings_and_a_dead_database_as_findings(
 async def test_what_nobody_can_prove_is_retired_on_a_persons_word_only(
     scene: Scene, namespace: str
 ) -> None:
-    """A loaded sandbox whose released pod was deleted while no operator was there to see its end."""
+    """A loaded sandbox whose released pod was deleted while no operator was there to see it."""
     seed = await one_sandbox(scene, namespace, namespace)
     async with scene.operator(**gate_on(scene)):
         await apply(scene, seed, "first", hostCpuPolicy="Required")

@@ -48,11 +48,12 @@ def doctor(
     context: Context = None,
     output: DocumentOption = Document.TEXT,
 ) -> None:
-    """Checks settings, API server, rights, operator, database, labels and stored snapshots.
+    """Checks an installation; one line per finding.
 
-    Give it the operator's settings. It changes nothing. Without --as the rights checked are your
-    own, which matters in the operator's pod. Exit code 0: no problem (warnings do not count); 1:
-    at least one.
+    Settings, API server, rights, operator, database, labels, stored snapshots. Give it the
+    operator's settings. It changes nothing. Without --as the rights checked are your own, which
+    matters in the operator's pod. Exit code 0: no problem (warnings do not count); 1: at least
+    one.
 
     \b
     Examples:

@@ -60,11 +60,12 @@ def show(
     ] = None,
     output: DocumentOption = Document.TEXT,
 ) -> None:
-    """Shows which CPUs the fleet has, who loads whose snapshots, and what each still guards.
+    """Shows the fleet's CPUs and what each guards.
 
-    Reads the nodes and the restores; with SPACE_SANDBOX_RESTORE_DATABASE_URL (or …_FILE) set, also
-    how many snapshots each CPU guards. The compatibility list is that of the environment: give the
-    command the operator's. Exit code 1: stored snapshots have no usable node.
+    Which CPUs there are, who loads whose snapshots, what is in danger. Reads the nodes and the
+    restores; with SPACE_SANDBOX_RESTORE_DATABASE_URL (or …_FILE) set, also how many snapshots
+    each CPU guards. The compatibility list is that of the environment: give the command the
+    operator's. Exit code 1: stored snapshots have no usable node.
 
     \b
     Examples:
@@ -127,10 +128,11 @@ def drain_check(
     context: Context = None,
     output: DocumentOption = Document.TEXT,
 ) -> None:
-    """Tells which sandboxes no node could restore any more without these nodes.
+    """Names what a drain would leave without a node.
 
-    For use before a drain: it changes nothing. Needs the database. Exit code 0: none; 1: some, and
-    each is named with what to do first.
+    Which sandboxes could no node restore any more without these? For use before a drain: it
+    changes nothing. Needs the database. Exit code 0: none; 1: some, and each is named with what
+    to do first.
 
     \b
     Examples:

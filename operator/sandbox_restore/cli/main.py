@@ -126,7 +126,9 @@ def migrate(
 
 
 def classify(*, output: OutputOption = Output.TEXT) -> None:
-    """Tells the class of a runner's failure text, read from standard input.
+    """Tells the class of a runner's failure text.
+
+    It is read from standard input.
 
     \b
     Example:

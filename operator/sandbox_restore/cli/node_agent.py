@@ -45,11 +45,11 @@ def agent(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Publishes this node's host CPU, then advertises its network slots; keeps both true.
+    """Publishes this node's CPU, then its slots.
 
-    Settings come from the environment: SPACE_SANDBOX_RESTORE_NODE_NAME is required, and
-    SPACE_SANDBOX_RESTORE_NETWORK_SLOTS says how many slots. With --once or --dry-run, exit code
-    0: the label is right; 1: it is not (yet).
+    It keeps both true. Settings come from the environment: SPACE_SANDBOX_RESTORE_NODE_NAME is
+    required, and SPACE_SANDBOX_RESTORE_NETWORK_SLOTS says how many slots. With --once or --dry-
+    run, exit code 0: the label is right; 1: it is not (yet).
 
     \b
     Examples:

@@ -62,10 +62,11 @@ def plan(
     ] = False,
     output: DocumentOption = Document.TEXT,
 ) -> None:
-    """Tells how a restore from storage would be placed, with no cluster and no database.
+    """Tells how a restore would be placed; offline.
 
-    The other settings (label key, hard pin, pod template, …) are those of the environment, as for
-    `run`. What only a database knows is told by options.
+    For a restore from storage, with no cluster and no database. The other settings (label key,
+    hard pin, pod template, …) are those of the environment, as for `run`. What only a database
+    knows is told by options.
 
     \b
     Examples:

@@ -37,11 +37,12 @@ def retire(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Tells what is known of a sandbox's pod; with --force, takes your word that it is over.
+    """Ends an execution that nobody can prove over.
 
-    The operator retires an execution by itself once its pod is proven over. Force it only when you
-    know that the VM runs no more, on whatever node it was: with a second VM of the same sandbox,
-    what the users did in one of them is lost. Exit code 1: nothing was retired.
+    Tells what is known of its pod; with --force, takes your word that it is over. The operator
+    retires an execution by itself once its pod is proven over. Force it only when you know that
+    the VM runs no more, on whatever node it was: with a second VM of the same sandbox, what the
+    users did in one of them is lost. Exit code 1: nothing was retired.
 
     \b
     Examples:

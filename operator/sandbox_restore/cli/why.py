@@ -38,10 +38,11 @@ def why(
     context: Context = None,
     output: DocumentOption = Document.TEXT,
 ) -> None:
-    """Explains one restore: what was asked, what was decided, on what evidence, what would help.
+    """Explains one restore, and what would help it.
 
-    Reads the restore, its pod and the nodes; what your account may not read is left out and said.
-    No database is needed. Exit code 0: it has succeeded or is under way; 1: it failed, waits, or
+    What was asked, what was decided, on what evidence, which nodes each rule removed. Reads the
+    restore, its pod and the nodes; what your account may not read is left out and said. No
+    database is needed. Exit code 0: it has succeeded or is under way; 1: it failed, waits, or
     there is none of that name.
 
     \b

@@ -43,15 +43,15 @@ class Known:
 
     @property
     def runs(self) -> str:
-        """Why no word is taken: what a person can end by other means; empty when there is none."""
+        """Why no word is taken: a person can end it by other means. Empty: one is."""
         node = self.sighting.node if self.sighting is not None else None
         if self.pod is None or self.pod.terminal or not self.pod.bound:
             return ""
         if node is None or not node.ready:
             return ""
         return (
-            f"pod {self.pod.name} runs on node {node.name}, which is Ready: delete the pod, and its "
-            "execution is retired once its kubelet has ended it"
+            f"pod {self.pod.name} runs on node {node.name}, which is Ready: delete the pod, and "
+            "its execution is retired once its kubelet has ended it"
         )
 
     @property

@@ -293,7 +293,7 @@ def _confined(restore: Restore, pod: PodFacts | None) -> dict[str, str]:
         for wanted in term.get("matchExpressions") or ():
             if wanted.get("key") == NODE_GROUP_LABEL and wanted.get("operator") == "In":
                 # One value: the group that the sandbox's row names.
-                labels.update({NODE_GROUP_LABEL: value for value in wanted.get("values") or ()})
+                labels[NODE_GROUP_LABEL] = ",".join(wanted.get("values") or ())
     return labels
 
 

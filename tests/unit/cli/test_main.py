@@ -65,21 +65,45 @@ def call(
 def test_help_lists_the_commands_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("run", "migrate", "classify", "version"):
+    for command in (
+        *("run", "migrate", "why", "fleet", "plan", "doctor", "classify", "retire"),
+        *("node-agent", "version"),
+    ):
         assert re.search(rf"^  {command}\s", text, re.MULTILINE)
     for code, meaning in MEANING.items():
         assert f"{code.value:<5}{meaning}" in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_completion_for_every_common_shell(shell: str) -> None:
+    variable = "_SANDBOX_RESTORE_COMPLETE"
+    ran = subprocess.run(
+        [sys.executable, "-m", "sandbox_restore.cli.main"],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "operator"), variable: f"source_{shell}"},
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0
+    assert b"sandbox-restore" in ran.stdout
+    assert variable.encode() in ran.stdout
 
 
 def test_every_exit_code_has_a_meaning() -> None:
     assert set(MEANING) == set(ExitCode)
 
 
-@pytest.mark.parametrize("command", ["run", "migrate", "classify"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run", "migrate", "why", "fleet", "fleet drain-check", "plan", "doctor", "classify"),
+        *("retire", "node-agent", "node-agent detect"),
+    ],
+)
 def test_the_help_of_a_command_has_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "-h"]) == 0
+    assert main([*command.split(), "-h"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"Examples?:\n +(kubectl|sandbox-restore|SPACE_SANDBOX_RESTORE_)", text)
 
