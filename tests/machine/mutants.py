@@ -18,8 +18,10 @@ from sandbox_restore.kube.objects import KubeObjects
 from sandbox_restore.model import names
 from sandbox_restore.model.sandbox import Outcome
 from sandbox_restore.restore import (
+    active,
     giveup,
     liveness,
+    look,
     outcome,
     planner,
     reconciler,
@@ -92,7 +94,7 @@ def _terminal_is_proof() -> list[Patch]:
             return liveness.Verdict(may_be_alive=False, why="terminal")
         return judge(pod, *args, **more)
 
-    return [(planner, "could_host", could_host)]
+    return [(look, "could_host", could_host)]
 
 
 def _gone_at_once() -> list[Patch]:
@@ -102,7 +104,7 @@ def _gone_at_once() -> list[Patch]:
     def node_decides(*args: Any, gone_grace: timedelta, **more: Any) -> liveness.Verdict:
         return decide(*args, gone_grace=timedelta(0), **more)
 
-    return [(planner, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
+    return [(active, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
 
 
 def _not_ready_is_dead() -> list[Patch]:
@@ -113,7 +115,7 @@ def _not_ready_is_dead() -> list[Patch]:
             return liveness.Verdict(may_be_alive=False, why="not Ready")
         return decide(pod, sighting, **more)
 
-    return [(planner, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
+    return [(active, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
 
 
 def _name_is_identity() -> list[Patch]:
@@ -131,7 +133,7 @@ def _no_time_for_the_kubelet() -> list[Patch]:
             return liveness.Verdict(may_be_alive=False, why="Ready")
         return decide(pod, sighting, **more)
 
-    return [(planner, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
+    return [(active, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
 
 
 def _lock_without_reread() -> list[Patch]:
@@ -163,32 +165,32 @@ def _marker_cleared_early() -> list[Patch]:
 
 def _redirect_with_an_active_execution() -> list[Patch]:
     """A plan from a pod is redirected like any other, if that pod has not said Ready yet."""
-    run, could = planner._Planner.run, liveness.could_host
+    step, could = planner._step, liveness.could_host
 
-    def bold(self: Any) -> Any:
-        active = self.view.active
-        self._sort_out()
-        for restore in self.open:
-            found = rescue.redirect_of(self.world, self.view, restore)
-            if active is None or active.loaded_at is not None or found is None:
+    def bold(seen: look.Look) -> Any:
+        under_way = seen.view.active
+        seen.sort_out()
+        for restore in seen.open:
+            found = rescue.redirect_of(seen.world, seen.view, restore)
+            if under_way is None or under_way.loaded_at is not None or found is None:
                 continue
             if found.pinned.cannot_load:
                 return outcome.retire_unstarted(
-                    active,
-                    self.row,
+                    under_way,
+                    seen.row,
                     outcome=Outcome.SUPERSEDED,
-                    row_state=self.row.state,
+                    row_state=seen.row.state,
                     why="redirected",
                 )
-        self.open.clear()
-        return run(self)
+        seen.open.clear()
+        return step(seen)
 
     def could_host(pod: Any, *args: Any, **more: Any) -> liveness.Verdict:
         if pod.bound and not pod.ready:
             return liveness.Verdict(may_be_alive=False, why="not Ready yet")
         return could(pod, *args, **more)
 
-    return [(planner._Planner, "run", bold), (planner, "could_host", could_host)]
+    return [(planner, "_step", bold), (look, "could_host", could_host)]
 
 
 def _prior_pin_forgotten() -> list[Patch]:
@@ -198,7 +200,7 @@ def _prior_pin_forgotten() -> list[Patch]:
     def forgetful(*args: Any, **more: Any) -> Any:
         return replace(make(*args, **more), pinned_node=None, marker=False)
 
-    return [(planner, "retire_unstarted", forgetful), (reconciler, "retire_unstarted", forgetful)]
+    return [(active, "retire_unstarted", forgetful), (reconciler, "retire_unstarted", forgetful)]
 
 
 def _lost_marker() -> list[Patch]:
@@ -208,7 +210,7 @@ def _lost_marker() -> list[Patch]:
     def forgetful(*args: Any, **more: Any) -> Any:
         return replace(make(*args, **more), marker=False)
 
-    return [(planner, "retire_lost", forgetful), (outcome, "retire_lost", forgetful)]
+    return [(active, "retire_lost", forgetful), (outcome, "retire_lost", forgetful)]
 
 
 def _no_pin_without_a_word() -> list[Patch]:
@@ -221,7 +223,7 @@ def _no_pin_without_a_word() -> list[Patch]:
             return replace(made, outcome=Outcome.FAILED, pinned_node=None, marker=False)
         return made
 
-    return [(planner, "retire_ended", forgetful)]
+    return [(active, "retire_ended", forgetful)]
 
 
 def _released_before_the_row() -> list[Patch]:
@@ -243,7 +245,11 @@ def _drop_the_fence_early() -> list[Patch]:
             return liveness.Verdict(may_be_alive=False, why="being deleted")
         return could(pod, *args, **more)
 
-    return [(planner, "is_pod_of", nobody), (planner, "could_host", harmless)]
+    return [
+        (planner, "is_pod_of", nobody),
+        (look, "is_pod_of", nobody),
+        (look, "could_host", harmless),
+    ]
 
 
 def _replaced_is_gone() -> list[Patch]:
@@ -256,7 +262,7 @@ def _replaced_is_gone() -> list[Patch]:
             return liveness._absent(pod, node.created, **more)
         return decide(pod, sighting, **more)
 
-    return [(planner, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
+    return [(active, "node_decides", node_decides), (liveness, "node_decides", node_decides)]
 
 
 def _gone_by_name() -> list[Patch]:
@@ -270,7 +276,11 @@ def _gone_by_name() -> list[Patch]:
     def by_name(pod: Any, run: Any) -> bool:
         return bool(pod.name == run.pod_name)
 
-    return [(state.ClusterState, "apply_pod", apply_pod), (planner, "is_pod_of", by_name)]
+    return [
+        (state.ClusterState, "apply_pod", apply_pod),
+        (planner, "is_pod_of", by_name),
+        (look, "is_pod_of", by_name),
+    ]
 
 
 def _status_without_version() -> list[Patch]:

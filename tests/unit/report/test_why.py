@@ -173,7 +173,13 @@ def test_every_reason_of_a_restore_has_advice() -> None:
     """Each reason that the planner can give, found in its source, is in the table (or means that
     nothing has to be done)."""
     given = set()
-    for name in ("restore/planner.py", "restore/choose.py", "restore/outcome.py"):
+    for name in (
+        "restore/look.py",
+        "restore/active.py",
+        "restore/idle.py",
+        "restore/choose.py",
+        "restore/outcome.py",
+    ):
         for node in ast.walk(ast.parse((ROOT / name).read_text())):
             if isinstance(node, ast.keyword) and node.arg == "reason":
                 given |= _words(node.value)
@@ -182,9 +188,9 @@ def test_every_reason_of_a_restore_has_advice() -> None:
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "reason":
                 given |= _words(node.value)
             elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
-                "_waiting",
-                "_say_working",
-                "_hold_all",
+                "waiting",
+                "say_working",
+                "hold_all",
             ):
                 for argument in node.args:
                     given |= _words(argument)
