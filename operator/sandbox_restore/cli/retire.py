@@ -165,5 +165,7 @@ def _say(found: Known) -> None:
     if found.runs:
         say(f"Nothing is retired: {found.runs}.")
         return
+    if found.verdict.recheck_at is not None:
+        say("An operator that runs decides by itself, about then. Force nothing that can wait.")
     say("Nothing is retired. When you know that its VM runs no more, whatever the above says:")
     say(f"  sandbox-restore retire {found.sandbox.id} --force --pod {found.pod_name}")
