@@ -129,7 +129,7 @@ class _Operator:
         self.configuration = configuration
         self.store = await stack.enter_async_context(
             await Store.open(
-                settings.dsn, pool_size=settings.workers + 2, observe=self.metrics.statement
+                settings.current_dsn, pool_size=settings.workers + 2, observe=self.metrics.statement
             )
         )
         (await self.store.schema_state()).require_current()
@@ -209,7 +209,9 @@ class _Operator:
         self.metrics.leading.set(1)
         self.health.phase = "warming"
         self._build()
-        listener = ChangeListener(settings.dsn, on_change=self._on_change, on_gap=self._on_db_gap)
+        listener = ChangeListener(
+            settings.current_dsn, on_change=self._on_change, on_gap=self._on_db_gap
+        )
         self.listener = await stack.enter_async_context(listener)
         if not await self._until_stopped(self._warm()):
             return

@@ -156,8 +156,9 @@ class Settings(AgentSettings):
     database_url_file: Path | None = _setting(
         None, section=DATABASE, expects="the path of a readable file that holds the URL"
     )
-    """A file that holds the database URL, such as one key of a mounted Secret. Read once: a
-    changed file takes effect at the next start."""
+    """A file that holds the database URL, such as one key of a mounted Secret. Read again at every
+    new connection, so that a rotated password needs no restart: connections that are open stay
+    until the server ends them or they have been idle for five minutes."""
 
     node_gone_grace: Duration = _duration("5m", section=RESCUE, at_least="1s", at_most="24h")
     """How long a Node object must have been absent before its pods are taken for dead and its
@@ -309,6 +310,21 @@ class Settings(AgentSettings):
     def dsn(self) -> str:
         """The database URL itself; empty when the command needs none."""
         return self.database_url.get_secret_value()
+
+    def current_dsn(self) -> str:
+        """The database URL as it is now: read anew from the file, where it is in one.
+
+        While the file cannot be read, or holds no URL, it is the one of the start.
+        """
+        if self.database_url_file is None:
+            return self.dsn
+        text, _ = checks.read_database_url(
+            str(self.database_url_file), variable=variable("database_url_file")
+        )
+        try:
+            return self.dsn if text is None else values.database_url(text)
+        except ValueError:
+            return self.dsn
 
     @cached_property
     def compatibility(self) -> Compatibility:

@@ -97,18 +97,29 @@ class Connection:
         await transaction.commit()
 
 
+Dsn = str | Callable[[], str]
+"""The database URL, or what tells the one that is right now: asked at every new connection, so that
+a rotated password needs no restart."""
+
+
+def current(dsn: Dsn) -> str:
+    """The URL to connect with now."""
+    return dsn if isinstance(dsn, str) else dsn()
+
+
 @translated
 async def connect(
-    dsn: str, *, purpose: str, timeout: float, command_timeout: float | None = None
+    dsn: Dsn, *, purpose: str, timeout: float, command_timeout: float | None = None
 ) -> Any:
     """A connection of the driver's own kind; both times in seconds.
 
     `purpose` shows in pg_stat_activity, behind the program's name. Raises ConfigurationError when
     the URL cannot be one, UnavailableError, PermissionDeniedError.
     """
-    with readable(dsn):
+    url = current(dsn)
+    with readable(url):
         return await asyncpg.connect(
-            dsn,
+            url,
             timeout=timeout,
             command_timeout=command_timeout,
             server_settings={**SESSION, "application_name": f"sandbox-restore {purpose}"},

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self
 
 from sandbox_restore.errors import SandboxRestoreError
-from sandbox_restore.store.connection import connect
+from sandbox_restore.store.connection import Dsn, connect
 from sandbox_restore.store.edge import translated
 
 CHANNEL: Final = "sandbox_restore"
@@ -31,7 +31,7 @@ class ChangeListener:
 
     def __init__(
         self,
-        dsn: str,
+        dsn: Dsn,
         on_change: OnChange,
         on_gap: OnGap,
         *,

@@ -21,7 +21,15 @@ from sandbox_restore.model.sandbox import (
     StoredKind,
     StoredLineage,
 )
-from sandbox_restore.store.connection import SESSION, Connection, Observer, Query, readable
+from sandbox_restore.store.connection import (
+    SESSION,
+    Connection,
+    Dsn,
+    Observer,
+    Query,
+    current,
+    readable,
+)
 from sandbox_restore.store.edge import DRIVER_ERRORS, redact, translated
 from sandbox_restore.store.locked import MARK_LOADED, LockedSandbox
 from sandbox_restore.store.node_queries import (
@@ -62,7 +70,7 @@ class Store:
         self,
         pool: Any,
         *,
-        dsn: str,
+        dsn: Dsn,
         command_timeout: float,
         observe: Observer | None,
         clock: Callable[[], float],
@@ -76,7 +84,7 @@ class Store:
     @classmethod
     async def open(
         cls,
-        dsn: str,
+        dsn: Dsn,
         *,
         pool_size: int = 10,
         command_timeout: float = 10.0,
@@ -85,6 +93,8 @@ class Store:
         clock: Callable[[], float] = time.perf_counter,
     ) -> Self:
         """Connects once, so that a wrong URL, password or address shows here. Times in seconds.
+
+        A `dsn` that is a function is asked at every new connection; those that are open stay.
 
         `observe` is called with the name and the seconds of every statement. The schema's revision
         is not looked at: see `schema_state`. Raises ConfigurationError when the URL is no URL.
@@ -98,7 +108,7 @@ class Store:
         return cls(pool, dsn=dsn, command_timeout=command_timeout, observe=observe, clock=clock)
 
     def __repr__(self) -> str:
-        return f"Store({redact(self._dsn)})"
+        return f"Store({redact(current(self._dsn))})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -321,11 +331,15 @@ class Store:
 
 @translated
 async def _open_pool(
-    dsn: str, *, pool_size: int, command_timeout: float, connect_timeout: float
+    dsn: Dsn, *, pool_size: int, command_timeout: float, connect_timeout: float
 ) -> Any:
-    with readable(dsn):
+    async def connect(_url: str, **options: Any) -> Any:
+        return await asyncpg.connect(current(dsn), **options)
+
+    with readable(url := current(dsn)):
         return await asyncpg.create_pool(
-            dsn,
+            url,
+            connect=connect,
             min_size=1,
             max_size=pool_size,
             command_timeout=command_timeout,
