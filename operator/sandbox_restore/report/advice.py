@@ -30,6 +30,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "EvacuationBlocked": "mend the condition that it names, then apply the evacuation again",
     "LoadingSnapshot": "nothing: the runner is loading the snapshot",
     "NotSeenYet": "sandbox-restore doctor tells whether an operator runs and serves this namespace",
+    "NotPermitted": "give the operator the right that it names: docs/install/rbac.yaml",
+    "PinnedNodeAbsent": BLOCKED[Blocked.PINNED_NODE_ABSENT],
     "PlacementHeld": "make a node with the needed CPU reachable, or set hostCpuPolicy Auto in a "
     "new SandboxRestore to take the risk of another CPU",
     "CaptureCpuUnknown": BLOCKED[Blocked.CAPTURE_CPU_UNKNOWN],
@@ -53,6 +55,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "SnapshotBehindActivity": "to go back to the older state, name the snapshot in spec.snapshotId "
     "of a new SandboxRestore",
     "Suspended": "set spec.suspend to false to go on",
+    "Unavailable": "look at what does not answer; the operator goes on by itself once it does",
     "WaitingForSnapshot": "wait for the upload; if its node is gone, have the platform report it "
     "failed",
 }
