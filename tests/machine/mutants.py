@@ -143,7 +143,7 @@ def _lock_without_reread() -> list[Patch]:
         uids = self._reader.uids(seen.sandbox_id)
         async with self._store.locked(seen.sandbox_id, restore_uids=uids) as locked:
             uid = await self._kube.namespace_uid("team-a")
-            await self._write_row(locked, step, replace(seen, namespace_uid=uid))
+            await self._rows.write(locked, step, replace(seen, namespace_uid=uid))
         self._keep(locked, uids)
 
     return [(reconciler.Reconciler, "_under_lock", under_lock), _never_first_look()]
