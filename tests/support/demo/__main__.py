@@ -11,7 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.support.demo import acts, rescue
+from tests.support.demo import acts, rescue, tools
 from tests.support.demo.findings import Findings, StoryError
 from tests.support.demo.narrator import Narrator
 from tests.support.demo.scene import Scene, raised
@@ -68,16 +68,18 @@ async def _tell(narrator: Narrator, *, keep: bool) -> None:
             after = await acts.gate_on(scene, narrator)
             await acts.look(scene, after, narrator)
             acts.compare(before, after, narrator)
-            await _rescue(scene, before, narrator)
+            left = await _rescue(scene, before, narrator)
             _check_record(scene)
-            acts.what_next(narrator)
+            settings = acts.gate_on_settings(scene.matrix)
+            await tools.ask(scene, left, narrator, settings=settings)
+            tools.what_next(narrator)
             if keep:
                 await _keep(scene, narrator)
     narrator.gap()
     narrator.good(f"The story came out as told, in {time.monotonic() - began:.0f} s.")
 
 
-async def _rescue(scene: Scene, before: Findings, narrator: Narrator) -> None:
+async def _rescue(scene: Scene, before: Findings, narrator: Narrator) -> rescue.Stranded:
     """Tell the second act: the sandboxes that the first left stranded."""
     left = await rescue.left_by(scene, before)
     off = await rescue.gate_off(scene, left, narrator, settings=acts.OPERATOR)
@@ -85,6 +87,7 @@ async def _rescue(scene: Scene, before: Findings, narrator: Narrator) -> None:
     on = await rescue.gate_on(scene, left, narrator, settings=settings)
     await rescue.look(scene, on, left, narrator)
     rescue.compare(off, on, narrator)
+    return left
 
 
 def _check_record(scene: Scene) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.support.demo.findings import Findings, Sandbox
 from tests.support.demo.narrator import Narrator, cut, keep_first
@@ -188,20 +186,6 @@ def compare(before: Findings, after: Findings, narrator: Narrator) -> None:
             ("sandboxes that run", str(before.running), str(after.running)),
         ],
     )
-
-
-def what_next(narrator: Narrator) -> None:
-    """Say what a person may try now."""
-    narrator.act("What to try next")
-    for text in (
-        "make cluster: leaves such a control plane running and prints its KUBECONFIG; "
-        "make cluster-stop ends it.",
-        f"{sys.executable.replace(str(Path.cwd()) + '/', '')} -m tests.support.demo --keep: tells "
-        "the story and waits with everything running, for kubectl in another terminal.",
-        "make test: every test, on the same real parts.",
-        "README.md: how it works, and how to put it into a cluster.",
-    ):
-        narrator.point(text)
 
 
 def _tell_unlabelled(found: Findings, narrator: Narrator) -> None:
