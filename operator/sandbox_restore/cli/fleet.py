@@ -292,8 +292,12 @@ def say_drain(check: DrainCheck, examples: dict[int, list[tuple[str, str]]]) -> 
         say(f"Without {who} every sandbox that can be restored now still can be.")
     else:
         say(f"Without {who}, {counted(check.lost, 'sandbox')} could not be restored:")
-    for one in check.states:
-        say(f"  {one.row.namespace}/{one.row.sandbox_id}: {one.message}")
+    for why in dict.fromkeys(one.why for one in check.states):
+        group = [one for one in check.states if one.why is why]
+        for one in group[:EXAMPLES]:
+            say(f"  {one.row.namespace}/{one.row.sandbox_id}: {one.message}")
+        if len(group) > EXAMPLES:
+            say(f"  and {len(group) - EXAMPLES} more for the same reason (-o json names them)")
     for i, found in enumerate(check.kinds):
         named = examples.get(i, [])
         many = counted(found.kind.sandboxes, "sandbox")
@@ -302,6 +306,11 @@ def say_drain(check: DrainCheck, examples: dict[int, list[tuple[str, str]]]) -> 
             say(f"    {namespace}/{name}")
         if found.kind.sandboxes > len(named):
             say(f"    and {found.kind.sandboxes - len(named)} more (-o json names them)")
+    if check.running:
+        say(
+            f"{counted(check.running, 'sandbox')} running there could be restored elsewhere: "
+            "suspend them first."
+        )
     if check.already:
         say(
             f"{check.already} more have no usable node already, drained or not: see "

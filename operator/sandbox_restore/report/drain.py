@@ -21,6 +21,8 @@ from sandbox_restore.report.nodes import NodeState, state_of
 class Loss(StrEnum):
     """Why nothing could restore a sandbox after the drain."""
 
+    NEXT_SNAPSHOT = "next-snapshot"
+    """It runs there, and no node that stays could load what would be captured of it."""
     STATE_ONLY_THERE = "state-only-there"
     """A node to be drained holds state that exists nowhere else (local artifact marker)."""
     NO_COPY = "no-copy"
@@ -62,6 +64,8 @@ class DrainCheck:
     nodes: tuple[str, ...]
     states: tuple[LostState, ...]
     kinds: tuple[LostKind, ...]
+    running: int
+    """Sandboxes that run there and could be restored elsewhere once they are suspended."""
     already: int
     """Sandboxes whose newest stored snapshot no usable node can load as it is, drain or not."""
 
@@ -78,7 +82,7 @@ class DrainCheck:
 def drain_check(
     pinned: Iterable[PinnedThere],
     stored: Iterable[StoredKind],
-    nodes: Iterable[NodeFacts],
+    nodes: Sequence[NodeFacts],
     compatibility: Compatibility,
     *,
     drained: Collection[str],
@@ -108,25 +112,39 @@ def drain_check(
             kinds.append(LostKind(kind=kind, needed=needed))
         else:
             already += kind.sandboxes
+    rows = list(pinned)
+    cpu_of = {node.name: cpus.usable(node.labels.get(cpu_label)) for node in nodes}
+    states = [_lost_state(row, cpu_of, after, compatibility) for row in rows]
     return DrainCheck(
         nodes=tuple(sorted(drained)),
-        states=tuple(found for row in pinned if (found := _lost_state(row)) is not None),
+        states=tuple(lost for lost in states if lost is not None),
         kinds=tuple(kinds),
+        running=sum(
+            row.state is SandboxState.RUNNING and lost is None
+            for row, lost in zip(rows, states, strict=True)
+        ),
         already=already,
     )
 
 
-def _lost_state(row: PinnedThere) -> LostState | None:
+def _lost_state(
+    row: PinnedThere,
+    cpu_of: Mapping[str, str | None],
+    after: _Hosts,
+    compatibility: Compatibility,
+) -> LostState | None:
+    node = row.pinned_node
+    if row.state is SandboxState.RUNNING:
+        cpu = cpu_of.get(node)
+        if cpu is None or any(loader in after for loader in compatibility.known_loaders(cpu)):
+            return None
+        message = f"runs on node {node}: no node that stays can load what {cpu} captures"
+        return LostState(row=row, why=Loss.NEXT_SNAPSHOT, message=message)
     if row.marker:
-        what = (
-            "runs there: suspend it, and wait until that snapshot is in storage"
-            if row.state is SandboxState.RUNNING
-            else "holds state that exists nowhere else: upload a full snapshot of it first"
-        )
-        who = "it" if row.state is SandboxState.RUNNING else f"node {row.pinned_node}"
-        return LostState(row=row, why=Loss.STATE_ONLY_THERE, message=f"{who} {what}")
+        message = f"node {node} holds state of it that exists nowhere else: upload it first"
+        return LostState(row=row, why=Loss.STATE_ONLY_THERE, message=message)
     if not row.in_storage:
-        message = f"storage has no full snapshot of it: upload one from node {row.pinned_node}"
+        message = f"storage has no full snapshot of it: upload one from node {node}"
         return LostState(row=row, why=Loss.NO_COPY, message=message)
     return None
 

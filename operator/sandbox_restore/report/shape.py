@@ -87,6 +87,7 @@ def of_drain(check: DrainCheck, examples: dict[int, list[tuple[str, str]]]) -> d
         "nodes": list(check.nodes),
         "safe": check.safe,
         "lost": check.lost,
+        "running": check.running,
         "already": check.already,
         "states": [
             {

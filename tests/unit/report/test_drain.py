@@ -118,7 +118,6 @@ def test_a_snapshot_without_a_recorded_cpu_is_not_said_to_be_lost() -> None:
     ("fields", "why"),
     [
         ({"marker": True}, Loss.STATE_ONLY_THERE),
-        ({"marker": True, "state": SandboxState.RUNNING}, Loss.STATE_ONLY_THERE),
         ({"in_storage": False}, Loss.NO_COPY),
     ],
 )
@@ -126,7 +125,25 @@ def test_state_that_only_the_drained_node_has_is_named(fields: dict[str, Any], w
     found = check([node("n1"), node("n2")], pinned=(row(**fields),))
     assert not found.safe
     assert [one.why for one in found.states] == [why]
-    assert ("suspend it" in found.states[0].message) == ("state" in fields)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lost"),
+    [
+        ([node("n1"), node("n2")], False),
+        ([node("n1"), node("n2", BROADWELL)], True),
+        ([node("n1", BROADWELL), node("n2")], False),
+        ([node("n1"), node("n2", unschedulable=True)], True),
+        ([node("n1", None), node("n2")], False),
+    ],
+)
+def test_a_sandbox_that_runs_there_is_judged_by_what_would_be_captured_of_it(
+    nodes: list[NodeFacts], *, lost: bool
+) -> None:
+    runs = row(marker=True, state=SandboxState.RUNNING)
+    found = check(nodes, pinned=(runs,))
+    assert [one.why for one in found.states] == [Loss.NEXT_SNAPSHOT] * lost
+    assert found.running == (not lost)
 
 
 def test_a_pinned_row_whose_state_is_in_storage_is_not_lost_by_itself() -> None:
