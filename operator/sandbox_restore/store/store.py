@@ -262,6 +262,12 @@ class Store:
         )
         return decode_rows(rows, tuple[str, str])
 
+    async def refusals(self, since: datetime) -> dict[tuple[str, str], int]:
+        """How many pairs of sandbox and Node are kept apart by refusals made at or after `since`,
+        by capture CPU and CPU of the node (empty: unknown), for metrics (section 11)."""
+        rows = decode_rows(await self._ask(REFUSALS, since), tuple[str, str, int])
+        return {(capture_cpu, node_cpu): number for capture_cpu, node_cpu, number in rows}
+
     async def observations(self, since: datetime, *, limit: int = 10_000) -> list[LoadObservation]:
         """Observations made at or after `since`, newest first, at most `limit` (section 11)."""
         return decode_rows(await self._ask(OBSERVATIONS, since, limit), LoadObservation)
@@ -433,6 +439,18 @@ COUNTS = Query(
         'snapshots', (SELECT coalesce(json_object_agg(c.cpu, c.n), '{}') FROM (
             SELECT coalesce(x.host_cpu, '') cpu, count(*) n FROM sandbox_restore.snapshot x
             WHERE x.kind = 'full' AND x.state = 'ready' GROUP BY 1) c))::text
+    """,
+)
+REFUSALS = Query(
+    "refusals",
+    """
+    SELECT json_agg(json_build_array(c.capture_cpu, c.node_cpu, c.n))::text FROM (
+        SELECT coalesce(o.capture_cpu, '') capture_cpu, coalesce(o.node_cpu, '') node_cpu,
+            count(DISTINCT (o.sandbox_id, o.node_uid)) n
+        FROM sandbox_restore.load_observation o
+        WHERE o.result = 'cpu-incompatible' AND o.node_uid IS NOT NULL
+            AND o.observed_at >= $1::timestamptz
+        GROUP BY 1, 2) c
     """,
 )
 OBSERVATIONS = Query(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from sandbox_restore.agent.detect import Detection
@@ -202,13 +200,3 @@ async def test_nothing_is_written_without_leave_to_act() -> None:
     look = await rig.runner.look(act=False)
     assert look.plan.step is Step.WRITE_LABEL
     assert (rig.server.writes, rig.server.conditions, rig.server.events) == (0, [], [])
-
-
-def test_the_alerts_name_metrics_and_reasons_that_there_are() -> None:
-    text = (Path(__file__).parents[3] / "docs/install/node-agent-alerts.yaml").read_text()
-    metrics = AgentMetrics().text().decode()
-    for name in set(re.findall(r"sandbox_restore_node_agent_\w+", text)):
-        assert f"# TYPE {name} " in metrics
-    told = {reason.value for reason in Reason}
-    for reasons in re.findall(r'reason=~?"([^"]+)"', text):
-        assert set(reasons.split("|")) <= told
