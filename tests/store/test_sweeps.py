@@ -300,6 +300,32 @@ async def test_a_row_that_a_failed_restore_left_pinned_is_found_once_it_is_retir
     assert await store.left_pinned() == []
 
 
+async def test_refusals_are_counted_by_pairs_of_sandbox_and_node(
+    box: Database, store: Store
+) -> None:
+    async with store.locked(SANDBOX) as locked:
+        for attempt, node, when in ((1, "b", 110), (2, "b", 120), (3, "c", 130)):
+            await begin(locked, attempt, capture_cpu="intel-6-106-6")
+            await locked.retire(
+                execution_id=f"execution-{attempt}",
+                outcome=Outcome.FAILED,
+                row_state=SandboxState.RESTORING,
+                pinned_node=f"node-{node}",
+                marker=False,
+                now=at(when),
+                failure_class="cpu-incompatible",
+                node_name=f"node-{node}",
+                node_uid=f"node-{node}-uid",
+                node_cpu="amd-25-17-1" if node == "b" else None,
+            )
+    assert await store.refusals(at(0)) == {
+        ("intel-6-106-6", "amd-25-17-1"): 1,
+        ("intel-6-106-6", ""): 1,
+    }
+    assert await store.refusals(at(121)) == {("intel-6-106-6", ""): 1}
+    assert await store.refusals(at(131)) == {}
+
+
 async def test_a_suspended_sandbox_on_its_own_node_is_not_left_pinned(
     box: Database, store: Store
 ) -> None:
@@ -315,6 +341,11 @@ async def test_every_sweep_reads_its_index_and_no_table_from_end_to_end(own_dsn:
         (queries.RESTORING_WITHOUT_ACTIVE, [], "sandbox_by_state"),
         (queries.RELEASED_RETIRED, [now - timedelta(minutes=5)], "execution_released_retired"),
         (queries.OBSERVATIONS, [now - timedelta(minutes=5), 10], "load_observation_recent"),
+        (
+            queries.REFUSALS,
+            [now - timedelta(minutes=5)],
+            "load_observation_recent load_observation_refusals",
+        ),
         (
             queries.NODE_HISTORY,
             [now - timedelta(minutes=5), 10, now, "node", "uid", now],
