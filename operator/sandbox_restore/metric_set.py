@@ -53,9 +53,7 @@ class MetricSet:
         buckets: tuple[float, ...] = Histogram.DEFAULT_BUCKETS,
     ) -> Histogram:
         self._describe(name, "histogram", text, labels)
-        return Histogram(
-            self._prefix + name, text, labels, registry=self.registry, buckets=buckets
-        )
+        return Histogram(self._prefix + name, text, labels, registry=self.registry, buckets=buckets)
 
     def _describe(self, name: str, kind: Kind, text: str, labels: tuple[str, ...]) -> None:
         self.described.append(

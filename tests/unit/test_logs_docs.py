@@ -123,7 +123,9 @@ def test_the_keys_of_a_decision_are_listed() -> None:
 
 
 def test_an_event_name_is_words_in_lower_case() -> None:
-    assert [name for name in events() if not name.replace("_", "").isalpha() or "_" not in name] == []
+    assert [
+        name for name in events() if not name.replace("_", "").isalpha() or "_" not in name
+    ] == []
 
 
 def test_no_logger_goes_by_another_name() -> None:

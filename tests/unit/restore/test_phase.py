@@ -13,9 +13,7 @@ from tests.support.builders import ago, finished, restore
 
 def status(reason: str = "Scheduling", *outcomes: str, node: str = "") -> dict[str, Any]:
     """A status of one that is not finished, with attempts of these outcomes."""
-    done = Condition(
-        type="Succeeded", status="Unknown", last_transition_time=ago(5), reason=reason
-    )
+    done = Condition(type="Succeeded", status="Unknown", last_transition_time=ago(5), reason=reason)
     attempts = [AttemptStatus(attempt=n, outcome=o) for n, o in enumerate(outcomes, 1)]
     return {"conditions": [done], "attempts": attempts, "node_name": node}
 
