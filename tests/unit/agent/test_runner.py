@@ -200,3 +200,11 @@ async def test_nothing_is_written_without_leave_to_act() -> None:
     look = await rig.runner.look(act=False)
     assert look.plan.step is Step.WRITE_LABEL
     assert (rig.server.writes, rig.server.conditions, rig.server.events) == (0, [], [])
+
+
+async def test_no_secret_of_a_server_gets_into_the_nodes_condition() -> None:
+    rig = Rig(patience=None)
+    rig.server.refusal = RejectedError("403: Authorization: Bearer Hunter2Zz is not valid")
+    await rig.settle()
+    assert "403" in rig.server.conditions[0]["message"]
+    assert "Hunter2Zz" not in rig.server.conditions[0]["message"]
