@@ -13,6 +13,7 @@ from tests.alerts.installation import Installation
 from tests.support.promtool import Promtool
 from tests.support.scrapes import Scrapes
 from tests.unit.test_alerts import ALERTS, FILE
+from tests.unit.test_dashboard import QUERIES, plain
 
 BEGINS = 10
 """Minute in which the trouble begins."""
@@ -62,6 +63,16 @@ def test_promtool_would_find_something(promtool: Promtool, tmp_path: Path) -> No
     broken = tmp_path / "broken.yaml"
     broken.write_text(FILE.read_text().replace("sum by (namespace)", "sum by namespace", 1))
     assert "parse error" in promtool.check_rules(broken)
+
+
+def test_promtool_reads_every_query_of_the_dashboard(promtool: Promtool, tmp_path: Path) -> None:
+    rules = [
+        {"record": f"dashboard:query_{number}", "expr": plain(query["expr"])}
+        for number, (_, query) in enumerate(QUERIES)
+    ]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert promtool.check_rules(file) == ""
 
 
 @pytest.mark.parametrize("case", CASES.fires, ids=lambda case: f"{case.alert}: {case.what}")

@@ -206,5 +206,6 @@ async def test_no_secret_of_a_server_gets_into_the_nodes_condition() -> None:
     rig = Rig(patience=None)
     rig.server.refusal = RejectedError("403: Authorization: Bearer Hunter2Zz is not valid")
     await rig.settle()
+    await rig.runner.look()
     assert "403" in rig.server.conditions[0]["message"]
     assert "Hunter2Zz" not in rig.server.conditions[0]["message"]
