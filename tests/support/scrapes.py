@@ -23,14 +23,18 @@ class Scrapes:
     minutes: int = 0
     """How many there were."""
     _series: dict[str, dict[int, str]] = field(default_factory=dict)
+    _last: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
+    """The text of each target's last scrape, and what was read from it."""
 
     def take(self, targets: Mapping[str, tuple[Labels, MetricSet]]) -> None:
         """One scrape of each target: the labels that Prometheus gives it, and its metrics."""
-        for given, metrics in targets.values():
-            for family in text_string_to_metric_families(metrics.text().decode()):
-                for sample in family.samples:
-                    name = _series_name(sample.name, {**sample.labels, **given})
-                    self._series.setdefault(name, {})[self.minutes] = f"{sample.value:g}"
+        for target, (given, metrics) in targets.items():
+            text = metrics.text().decode()
+            before = self._last.get(target)
+            if before is None or before[0] != text:
+                self._last[target] = text, _samples(text, given)
+            for name, value in self._last[target][1].items():
+                self._series.setdefault(name, {})[self.minutes] = value
         self.minutes += 1
 
     def input_series(self) -> list[dict[str, str]]:
@@ -57,6 +61,15 @@ def _run(value: str, times: int) -> str:
     if value == "_":
         return f"_x{times}"
     return value if times == 1 else f"{value}x{times - 1}"
+
+
+def _samples(text: str, given: Labels) -> dict[str, str]:
+    """Every sample of a scrape: the series as promtool writes it, and its value."""
+    return {
+        _series_name(sample.name, {**sample.labels, **given}): f"{sample.value:g}"
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def _series_name(name: str, labels: Labels) -> str:

@@ -167,9 +167,9 @@ PROMTOOL = GoModule(
     ldflags="-s -w",
     # It checks no configuration here: the service discoveries of every cloud stay out.
     tags="remove_all_sd",
-    minutes=2,
-    cache_gb=1,
-    programs_mb=70,
+    minutes=5,
+    cache_gb=2,
+    programs_mb=54,
     free_gb=3,
 )
 """Prometheus' own checker and tester of rules, for the alerts."""
