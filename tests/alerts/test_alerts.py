@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def unit_test(folder: Path, scrapes: Scrapes, wanted: list[dict[str, Any]]) -> P
         "alert_rule_test": wanted,
     }
     document = {"rule_files": [str(FILE)], "evaluation_interval": "1m", "tests": [one]}
-    file.write_text(yaml.safe_dump(document))
+    file.write_text(json.dumps(document))  # which is YAML too, and written faster
     return file
 
 
