@@ -45,7 +45,7 @@ async def test_the_database_password_shows_nowhere(scene: Scene, namespace: str)
         f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
         "/apis/coordination.k8s.io/v1/namespaces/sandbox-restore-system/leases",
     ):
-        items = api.items(path)
+        items = list(api.items(path))
         assert items
         told.append(json.dumps(items))
     told += [json.dumps(pods_of(scene, seed)) for seed in seeds]
