@@ -35,6 +35,7 @@ WRONG = (
     f"postgresql://operator:{SECRET}@127.0.0.1:port/space",
     f"postgresql://operator:{SECRET}@127.0.0.1:99999/space",
     f"postgresql://operator:a@127.0.0.1:1/{SECRET}#c@127.0.0.1:1/space",
+    f"postgresql://operator:{SECRET}/b@127.0.0.1:1/space",
     f"postgresql://operator:a%{SECRET}@127.0.0.1:1/space",
     f"postgresql://operator:{SECRET}@[127.0.0.1/space",
     f"postgresql+asyncpg://operator:{SECRET}@127.0.0.1:1/space",
