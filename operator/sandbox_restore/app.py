@@ -568,10 +568,11 @@ class _Operator:
         counts = await self.store.counts()
         # Not those that are only held as published: a snapshot whose last loader left has none.
         published = self.state.fleet.published()
+        loaders = self.settings.compatibility.loaders
         self.metrics.set_rows(
             counts.sandboxes,
-            counts.snapshots,
-            has_loader=lambda cpu: bool(self.settings.compatibility.loaders(cpu, (), published)),
+            await self.store.stored_lineages(),
+            has_loader=lambda cpu, ancestors: bool(loaders(cpu, ancestors, published)),
         )
         since = utc_now() - self.settings.observation_ttl
         self.metrics.set_refusals(await self.store.refusals(since))

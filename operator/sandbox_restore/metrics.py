@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from sandbox_restore.fleet.cpu import usable
 from sandbox_restore.fleet.index import CpuCount
 from sandbox_restore.metric_set import LONG, MetricSet
+from sandbox_restore.model.sandbox import StoredLineage
 from sandbox_restore.placement.gate import GateSettings
 
 PREFIX: Final = "sandbox_restore_"
@@ -115,7 +117,7 @@ class Metrics(MetricSet):
         self.snapshots = self._gauge(
             "snapshots",
             "Ready full snapshots by capture CPU (empty: not recorded), and whether a node of the "
-            "fleet is labelled with a CPU that can load them.",
+            "fleet is labelled with a CPU that can load them, their ancestors' CPUs considered.",
             "capture_cpu",
             "loader",
         )
@@ -209,18 +211,20 @@ class Metrics(MetricSet):
     def set_rows(
         self,
         sandboxes: Mapping[str, int],
-        snapshots: Mapping[str, int],
+        stored: Iterable[StoredLineage],
         *,
-        has_loader: Callable[[str], bool],
+        has_loader: Callable[[str, tuple[str, ...]], bool],
     ) -> None:
-        """What the last sweep counted in the database."""
+        """What was counted in the database last; `has_loader` is asked with a capture CPU and its
+        ancestors."""
         self.sandboxes.clear()
         for state, number in sandboxes.items():
             self.sandboxes.labels(state).set(number)
         self.snapshots.clear()
-        for cpu, number in snapshots.items():
-            known = str(has_loader(cpu)).lower() if cpu else "unknown"
-            self.snapshots.labels(cpu, known).set(number)
+        for one in stored:
+            cpu = usable(one.capture_cpu) or ""
+            known = str(has_loader(cpu, one.ancestor_cpus)).lower() if cpu else "unknown"
+            self.snapshots.labels(cpu, known).inc(one.snapshots)
 
     def set_refusals(self, counted: Mapping[tuple[str, str], int]) -> None:
         """Sandboxes and nodes that are kept apart (section 11), by capture CPU and node CPU."""

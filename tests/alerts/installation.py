@@ -9,6 +9,7 @@ from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.metric_set import MetricSet
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model.node import NodeFacts
+from sandbox_restore.model.sandbox import StoredLineage
 from sandbox_restore.placement.gate import GateSettings
 from tests.support.scrapes import Labels
 from tests.unit.fleet.nodes import fleet, node
@@ -70,8 +71,11 @@ class Installation:
         pairs, _ = Compatibility.parse("")
         self.leader.set_rows(
             {"suspended": 47},
-            counted,
-            has_loader=lambda cpu: bool(pairs.loaders(cpu, (), published)),
+            [
+                StoredLineage(capture_cpu=cpu or None, snapshots=number, sandboxes=number)
+                for cpu, number in counted.items()
+            ],
+            has_loader=lambda cpu, ancestors: bool(pairs.loaders(cpu, ancestors, published)),
         )
 
     def agent_says(self, reason: Reason, *, held: tuple[str, ...] = ()) -> None:

@@ -121,19 +121,11 @@ async def test_a_released_pod_of_a_retired_execution_is_found(box: Database, sto
     assert await store.released_retired(at(121)) == []
 
 
-async def test_counts_are_by_state_and_by_capture_cpu(box: Database, store: Store) -> None:
-    assert await store.counts() == Counts(sandboxes={"suspended": 1}, snapshots={"": 1})
+async def test_rows_are_counted_by_state(box: Database, store: Store) -> None:
+    assert await store.counts() == Counts(sandboxes={"suspended": 1})
     await box.created("second")
     await box.started()
-    await box.stored("mine", host_cpu="amd-25-17-1")
-    await box.call("snapshot_started", sandbox_id=SANDBOX, snapshot_id="s", host_cpu="amd-25-17-1")
-    await box.call(
-        "snapshot_started", sandbox_id=SANDBOX, snapshot_id="d", kind="diff", captured_at=at(1)
-    )
-    await box.call("snapshot_ready", sandbox_id=SANDBOX, snapshot_id="d")
-    assert await store.counts() == Counts(
-        sandboxes={"running": 1, "suspended": 1}, snapshots={"": 1, "amd-25-17-1": 1}
-    )
+    assert await store.counts() == Counts(sandboxes={"running": 1, "suspended": 1})
 
 
 async def test_an_empty_database_counts_nothing(db: Database, store: Store) -> None:

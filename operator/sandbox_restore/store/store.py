@@ -228,7 +228,7 @@ class Store:
         return decode_rows(await self._ask(RELEASED_RETIRED, since), ReleasedExecution)
 
     async def counts(self) -> Counts:
-        """Rows by state and ready full snapshots by capture CPU, for metrics."""
+        """Rows by state, for metrics."""
         return decode(await self._ask(COUNTS), Counts)
 
     async def stored_lineages(self) -> list[StoredLineage]:
@@ -435,10 +435,7 @@ COUNTS = Query(
     """
     SELECT json_build_object(
         'sandboxes', (SELECT coalesce(json_object_agg(c.state, c.n), '{}') FROM (
-            SELECT s.state, count(*) n FROM sandbox_restore.sandbox s GROUP BY s.state) c),
-        'snapshots', (SELECT coalesce(json_object_agg(c.cpu, c.n), '{}') FROM (
-            SELECT coalesce(x.host_cpu, '') cpu, count(*) n FROM sandbox_restore.snapshot x
-            WHERE x.kind = 'full' AND x.state = 'ready' GROUP BY 1) c))::text
+            SELECT s.state, count(*) n FROM sandbox_restore.sandbox s GROUP BY s.state) c))::text
     """,
 )
 REFUSALS = Query(
