@@ -78,6 +78,20 @@ def events() -> dict[str, Event]:
     return found
 
 
+def _decision_keys() -> set[str]:
+    source = ast.parse((PACKAGE / "placement" / "explain.py").read_text())
+    [function] = [
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.FunctionDef) and node.name == "log_fields"
+    ]
+    [told] = [node for node in ast.walk(function) if isinstance(node, ast.Dict) and node.keys]
+    return {str(key.value) for key in told.keys if isinstance(key, ast.Constant)} | {"node"}
+
+
+DECISION_KEYS = _decision_keys()
+
+
 def listed() -> dict[str, list[str]]:
     rows = [row for head, rows in tables(PAGE) if head[0] == "event" for row in rows]
     names = [ticked(row[0])[0] for row in rows]
@@ -110,16 +124,8 @@ def test_the_page_tells_what_each_event_means() -> None:
 
 
 def test_the_keys_of_a_decision_are_listed() -> None:
-    source = ast.parse((PACKAGE / "placement" / "explain.py").read_text())
-    [function] = [
-        node
-        for node in ast.walk(source)
-        if isinstance(node, ast.FunctionDef) and node.name == "log_fields"
-    ]
-    [told] = [node for node in ast.walk(function) if isinstance(node, ast.Dict) and node.keys]
-    keys = {key.value for key in told.keys if isinstance(key, ast.Constant)}
     [rows] = [rows for head, rows in tables(PAGE) if head[0] == "key of a decision"]
-    assert {ticked(row[0])[0] for row in rows} == keys | {"node"}
+    assert {ticked(row[0])[0] for row in rows} == DECISION_KEYS
 
 
 def test_an_event_name_is_words_in_lower_case() -> None:
