@@ -1,12 +1,17 @@
-"""promtool, built once for a user (tests/support/testbed/go/promtool)."""
+"""promtool, built once for a user (tests/support/testbed/go/promtool).
+
+`python -m tests.support.promtool` builds it and prints its folder.
+"""
 
 from __future__ import annotations
 
+import functools
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.testbed import ensure_module
+from tests.support.testbed import BuildError, ensure_module
 from tests.support.testbed.gomodules import PROMTOOL
 
 
@@ -31,3 +36,17 @@ class Promtool:
         if done.returncode == 0:
             return ""
         return f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def main() -> int:
+    """Build it; 1 after an error line."""
+    try:
+        print(ensure_module(PROMTOOL, log=functools.partial(print, file=sys.stderr, flush=True)))
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

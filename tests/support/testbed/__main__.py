@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.support.testbed import background
-from tests.support.testbed.build import ensure_built, ensure_module
+from tests.support.testbed.build import ensure_built
 from tests.support.testbed.errors import TestbedError
-from tests.support.testbed.gomodules import PROMTOOL
 
 COMMAND = "python -m tests.support.testbed"
 
@@ -25,7 +24,6 @@ def main() -> int:
                 programs = ensure_built(log=log)
                 print(programs.kubectl.parent)
                 print(programs.kwok.parent)
-                print(ensure_module(PROMTOOL, log=log))
             case "start":
                 running = background.start(root=arguments.root, log=log)
                 print(_export(running))
