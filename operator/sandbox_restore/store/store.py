@@ -340,7 +340,8 @@ async def _open_pool(
     dsn: Dsn, *, pool_size: int, command_timeout: float, connect_timeout: float
 ) -> Any:
     async def connect(_url: str, **options: Any) -> Any:
-        return await asyncpg.connect(current(dsn), **options)
+        with readable(url := current(dsn)):
+            return await asyncpg.connect(url, **options)
 
     with readable(url := current(dsn)):
         return await asyncpg.create_pool(
