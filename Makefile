@@ -25,7 +25,7 @@ demo: $(STAMP) testbed ## The story in the terminal: restores on a mixed-CPU fle
 	@$(BIN)/python -m tests.support.demo
 
 .PHONY: test
-test: $(STAMP) testbed ## Every test: unit, Postgres, the real control plane
+test: $(STAMP) testbed promtool ## Every test: unit, Postgres, the real control plane
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: differential
@@ -60,6 +60,10 @@ format: $(STAMP) ## Format and mend what can be mended
 .PHONY: testbed
 testbed: $(STAMP) ## Build the control plane once (etcd, kube-apiserver, …) into a per-user cache
 	@$(BIN)/python -m tests.support.testbed build > /dev/null
+
+.PHONY: promtool
+promtool: $(STAMP) ## Build promtool once, with which the alerts are tested
+	@$(BIN)/python -m tests.support.promtool > /dev/null
 
 .PHONY: nodes
 nodes: testbed ## Build kubelet and containerd once, for tests on real nodes (Linux, root)

@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
-_FIRST = ("cluster", "nodes", "agent", "simnode", "machine", "differential", "testbed", "store")
+_FIRST = (
+    "cluster",
+    "nodes",
+    "agent",
+    "simnode",
+    "machine",
+    "differential",
+    "testbed",
+    "store",
+    "alerts",
+)
 """Folders with costly parts, in the order in which they are begun; tests/unit comes last."""
 _LONGEST = ("test_crashes.py", "test_restores.py", "test_rerender.py")
 """Of tests/cluster, begun first."""

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from sandbox_restore.errors import (
     ConfigurationError,
@@ -49,6 +50,7 @@ from sandbox_restore.placement.template import PodTemplate
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.intake import Intake
+from sandbox_restore.restore.phase import by_phase
 from sandbox_restore.restore.placing import Placer, Placing, PlacingConfig
 from sandbox_restore.restore.queue import KeyedQueue
 from sandbox_restore.restore.reader import WorldReader
@@ -59,7 +61,7 @@ from sandbox_restore.restore.stranded import by_reason, stranded_rows
 from sandbox_restore.restore.sweep import Sweeper
 from sandbox_restore.restore.views import ViewCache
 from sandbox_restore.restore.watches import WatchLog
-from sandbox_restore.restore.world import BeginAttempt, PlannerConfig, Retire, Step
+from sandbox_restore.restore.world import BeginAttempt, PlannerConfig, Retire, Said, Step
 from sandbox_restore.settings import Settings
 from sandbox_restore.store.listener import ChangeListener
 from sandbox_restore.store.node_recorder import Ages, NodeRecorder
@@ -141,7 +143,7 @@ class _Operator:
         await self._check_api()
         await self._serve_health(stack)
         log.info(
-            "connected",
+            "servers_connected",
             api_server=client.server,
             gate=settings.host_cpu_placement_enabled,
             instance=self.instance,
@@ -172,6 +174,8 @@ class _Operator:
         health = self.health
         health.database = lambda: self.database_problem
         health.api_server = lambda: self.api_problem
+        health.refresh = self._refresh_connections
+        self.metrics.set_gate(self.settings.gate)
         host, port = self.settings.health_host, self.settings.health_port
         try:
             bound, close = await serve(health, host=host, port=port, metrics=self.metrics.text)
@@ -254,10 +258,11 @@ class _Operator:
             kube=self.kube,
             placer=self.placer,
             instance=self.instance,
-            on_finished=lambda _restore, said: self.metrics.finished.labels(
-                "succeeded" if said.succeeded else "failed", said.reason
-            ).inc(),
+            on_finished=self._count_finished,
             on_blocked=lambda condition: self.metrics.redirects.labels("blocked", condition).inc(),
+            on_would_change=lambda change, reason: self.metrics.would_change.labels(
+                change, reason
+            ).inc(),
         )
         budget = RedirectBudget(settings.redirects_per_minute)
         reader = WorldReader(
@@ -440,24 +445,44 @@ class _Operator:
     # --- what the parts call
 
     async def _reconcile(self, sandbox_id: str) -> None:
-        with self.metrics.reconcile_seconds.time():
+        with bound_contextvars(**self._scope(sandbox_id)), self.metrics.reconcile_seconds.time():
             await self.reconciler.reconcile(sandbox_id)
+
+    def _scope(self, sandbox_id: str) -> dict[str, str]:
+        """What is on every log line about a sandbox's pass, the libraries' lines included."""
+        spaces = {r.namespace for r in self.state.restores_of(sandbox_id)}
+        return {"sandbox": sandbox_id} | ({"namespace": spaces.pop()} if len(spaces) == 1 else {})
 
     def _on_error(self, key: str, error: Exception, delay: float) -> None:
         self.metrics.reconcile_errors.labels(type(error).__name__).inc()
         if isinstance(error, SandboxRestoreError):
             log.warning(
-                "reconcile_failed", sandbox=key, problem=str(error), retry_in=round(delay, 2)
+                "reconcile_failed",
+                **self._scope(key),
+                problem=str(error),
+                retry_in=round(delay, 2),
             )
         else:
-            log.error("reconcile_crashed", sandbox=key, exc_info=error)
+            log.error("reconcile_crashed", **self._scope(key), exc_info=error)
 
     def _count_step(self, step: Step) -> None:
         self.metrics.steps.labels(type(step).__name__).inc()
-        if isinstance(step, BeginAttempt) and step.redirect is not None:
-            self.metrics.redirects.labels("redirected", "").inc()
-        if isinstance(step, Retire) and step.failure_class is not None:
-            self.metrics.failures.labels(step.failure_class).inc()
+        if isinstance(step, BeginAttempt):
+            gate = "on" if step.gate else "off"
+            self.metrics.attempts.labels(step.source.value, gate).inc()
+            if step.redirect is not None:
+                self.metrics.redirects.labels("redirected", "").inc()
+        if isinstance(step, Retire):
+            self.metrics.ended.labels(step.outcome.value).inc()
+            if step.failure_class is not None:
+                self.metrics.failures.labels(step.failure_class).inc()
+
+    def _count_finished(self, restore: Restore, said: Said) -> None:
+        self.metrics.restore_ended(
+            succeeded=bool(said.succeeded),
+            reason=said.reason,
+            seconds=(utc_now() - restore.created).total_seconds(),
+        )
 
     def _count_placed(self, placing: Placing) -> None:
         told = [(placing.placement, "on" if placing.placement.gate else "off")]
@@ -485,7 +510,7 @@ class _Operator:
         """After a re-list of Kopf's: deletions in the gap are told by nobody."""
         while True:
             kind = await self.gaps.get()
-            log.info("watch_gap", kind=kind)
+            log.info("watch_gap_found", kind=kind)
             for _ in itertools.count():
                 if await self._relisted(kind):
                     break
@@ -541,12 +566,16 @@ class _Operator:
     async def _count_rows(self) -> None:
         """For the metrics: rows by state, and snapshots that no node of the fleet could load."""
         counts = await self.store.counts()
-        published = self.state.fleet.published(now=utc_now())
+        # Not those that are only held as published: a snapshot whose last loader left has none.
+        published = self.state.fleet.published()
+        loaders = self.settings.compatibility.loaders
         self.metrics.set_rows(
             counts.sandboxes,
-            counts.snapshots,
-            has_loader=lambda cpu: bool(self.settings.compatibility.loaders(cpu, (), published)),
+            await self.store.stored_lineages(),
+            has_loader=lambda cpu, ancestors: bool(loaders(cpu, ancestors, published)),
         )
+        since = utc_now() - self.settings.observation_ttl
+        self.metrics.set_refusals(await self.store.refusals(since))
 
     async def _ping(self) -> None:
         while True:
@@ -564,8 +593,17 @@ class _Operator:
             log.error("lease_failed", exc_info=error)
         os._exit(6)
 
+    def _refresh_connections(self) -> None:
+        """What a process that stands by can tell too."""
+        self.metrics.set_connections(
+            database=self.database_problem is None, api_server=self.api_problem is None
+        )
+
     def _refresh_gauges(self) -> None:
+        self._refresh_connections()
+        self.metrics.set_restores(by_phase(self.state.restores()))
         self.metrics.queue_depth.set(len(self.queue))
+        self.metrics.queue_delayed.set(self.queue.delayed)
         self.metrics.index_warm.set(int(self.state.fleet.warm))
         self.metrics.set_fleet(self.state.fleet.counts())
         self._refresh_circuits()
@@ -629,4 +667,4 @@ async def _every(seconds: float, once: Callable[[], Awaitable[None]], *, name: s
         try:
             await once()
         except SandboxRestoreError as error:
-            log.warning("periodic_failed", task=name, problem=str(error))
+            log.warning("periodic_task_failed", task=name, problem=str(error))

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from aiohttp import web
 
+from sandbox_restore.redact import redact
+
 WATCH_STALE_AFTER = 150.0
 """Seconds: a watch is asked for anew every 60 s, so two were missed."""
 
@@ -77,11 +79,11 @@ async def serve(
 
     async def healthz(_request: web.Request) -> web.Response:
         if health.fatal is not None:
-            return web.Response(status=500, text=f"{health.fatal}\n")
+            return web.Response(status=500, text=f"{redact(health.fatal)}\n")
         return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:
-        problems = health.problems()
+        problems = [redact(problem) for problem in health.problems()]
         return web.json_response(
             {
                 "phase": health.phase,

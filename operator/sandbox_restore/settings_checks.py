@@ -56,24 +56,26 @@ def _unknown(name: str, *, known: Collection[str]) -> str:
 
 
 def read_database_url(path: str, *, variable: str) -> tuple[str | None, str | None]:
-    """The URL in a file, or the line that says why there is none. Never quotes the content."""
+    """The URL in a file, or the line that says why there is none. Never quotes the content, nor
+    what is no absolute path: a password that was put there is told from a path by nothing else."""
     if "://" in path:
         return None, (
             f"{variable} (value not shown): looks like a URL, expected the path of a file that"
             " holds it; a URL goes into the variable without _FILE"
         )
+    shown = f"={quoted(path)}" if Path(path).is_absolute() else " (value not shown)"
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
-        return None, f"{variable}={quoted(path)}: the file is not UTF-8 text"
+        return None, f"{variable}{shown}: the file is not UTF-8 text"
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return (
             None,
-            f"{variable}={quoted(path)}: cannot be read ({reason}); mount it or mend the path",
+            f"{variable}{shown}: cannot be read ({reason}); mount it or mend the path",
         )
     if not text:
-        return None, f"{variable}={quoted(path)}: the file is empty, expected the database URL"
+        return None, f"{variable}{shown}: the file is empty, expected the database URL"
     return text, None
 
 

@@ -188,6 +188,7 @@ async def test_the_operators_rights_are_enough_for_all_it_does(box: Database, ds
         await store.restoring_without_active()
         await store.released_retired(at(0))
         await store.counts()
+        assert await store.refusals(at(0)) == {}
         assert len(await store.observations(at(0))) == 2
         span = NodeCpuSpan(
             node_name="n", node_uid="u", host_cpu="a", first_seen_at=at(0), last_seen_at=at(1)

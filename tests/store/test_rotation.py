@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from sandbox_restore.errors import UnavailableError
+from sandbox_restore.errors import SandboxRestoreError, UnavailableError
 from sandbox_restore.settings import load_settings
 from sandbox_restore.store.listener import ChangeListener
 from sandbox_restore.store.store import Store
@@ -90,3 +91,30 @@ async def answered(store: Store) -> None:
         except UnavailableError:
             continue
         return
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:Hunter2Zz@127.0.0.1:1/space",
+        "postgresql://u:Hunter2Zz/b@127.0.0.1:1/space",
+        "postgresql://127.0.0.1:1/space?sslmode=Hunter2Zz",
+    ],
+)
+async def test_a_rotated_url_that_leads_nowhere_is_told_without_its_password(
+    urls: tuple[str, str], owner: Database, url: str
+) -> None:
+    given = [urls[0]]
+    async with asyncio.timeout(60), await Store.open(lambda: given[0]) as store:
+        await store.ping()
+        given[0] = url
+        await owner.raw.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", BEFORE
+        )
+        told: list[SandboxRestoreError] = []
+        for _ in range(3):  # the first may still hold the connection that was ended
+            with pytest.raises(SandboxRestoreError) as caught:
+                await store.ping()
+            told.append(caught.value)
+        lines = [line for error in told for line in traceback.format_exception(error)]
+        assert not [line for line in lines if "Hunter2Zz" in line]

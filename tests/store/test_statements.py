@@ -66,6 +66,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "restoring_without_active": lambda s: s.restoring_without_active(),
     "released_retired": lambda s: s.released_retired(at(0)),
     "counts": lambda s: s.counts(),
+    "refusals": lambda s: s.refusals(at(0)),
     "observations": lambda s: s.observations(at(0)),
     "node_history": lambda s: s.node_history(at(0)),
     "cpus_last_seen": lambda s: s.cpus_last_seen(at(0)),

@@ -121,19 +121,11 @@ async def test_a_released_pod_of_a_retired_execution_is_found(box: Database, sto
     assert await store.released_retired(at(121)) == []
 
 
-async def test_counts_are_by_state_and_by_capture_cpu(box: Database, store: Store) -> None:
-    assert await store.counts() == Counts(sandboxes={"suspended": 1}, snapshots={"": 1})
+async def test_rows_are_counted_by_state(box: Database, store: Store) -> None:
+    assert await store.counts() == Counts(sandboxes={"suspended": 1})
     await box.created("second")
     await box.started()
-    await box.stored("mine", host_cpu="amd-25-17-1")
-    await box.call("snapshot_started", sandbox_id=SANDBOX, snapshot_id="s", host_cpu="amd-25-17-1")
-    await box.call(
-        "snapshot_started", sandbox_id=SANDBOX, snapshot_id="d", kind="diff", captured_at=at(1)
-    )
-    await box.call("snapshot_ready", sandbox_id=SANDBOX, snapshot_id="d")
-    assert await store.counts() == Counts(
-        sandboxes={"running": 1, "suspended": 1}, snapshots={"": 1, "amd-25-17-1": 1}
-    )
+    assert await store.counts() == Counts(sandboxes={"running": 1, "suspended": 1})
 
 
 async def test_an_empty_database_counts_nothing(db: Database, store: Store) -> None:
@@ -300,6 +292,32 @@ async def test_a_row_that_a_failed_restore_left_pinned_is_found_once_it_is_retir
     assert await store.left_pinned() == []
 
 
+async def test_refusals_are_counted_by_pairs_of_sandbox_and_node(
+    box: Database, store: Store
+) -> None:
+    async with store.locked(SANDBOX) as locked:
+        for attempt, node, when in ((1, "b", 110), (2, "b", 120), (3, "c", 130)):
+            await begin(locked, attempt, capture_cpu="intel-6-106-6")
+            await locked.retire(
+                execution_id=f"execution-{attempt}",
+                outcome=Outcome.FAILED,
+                row_state=SandboxState.RESTORING,
+                pinned_node=f"node-{node}",
+                marker=False,
+                now=at(when),
+                failure_class="cpu-incompatible",
+                node_name=f"node-{node}",
+                node_uid=f"node-{node}-uid",
+                node_cpu="amd-25-17-1" if node == "b" else None,
+            )
+    assert await store.refusals(at(0)) == {
+        ("intel-6-106-6", "amd-25-17-1"): 1,
+        ("intel-6-106-6", ""): 1,
+    }
+    assert await store.refusals(at(121)) == {("intel-6-106-6", ""): 1}
+    assert await store.refusals(at(131)) == {}
+
+
 async def test_a_suspended_sandbox_on_its_own_node_is_not_left_pinned(
     box: Database, store: Store
 ) -> None:
@@ -315,6 +333,11 @@ async def test_every_sweep_reads_its_index_and_no_table_from_end_to_end(own_dsn:
         (queries.RESTORING_WITHOUT_ACTIVE, [], "sandbox_by_state"),
         (queries.RELEASED_RETIRED, [now - timedelta(minutes=5)], "execution_released_retired"),
         (queries.OBSERVATIONS, [now - timedelta(minutes=5), 10], "load_observation_recent"),
+        (
+            queries.REFUSALS,
+            [now - timedelta(minutes=5)],
+            "load_observation_recent load_observation_refusals",
+        ),
         (
             queries.NODE_HISTORY,
             [now - timedelta(minutes=5), 10, now, "node", "uid", now],

@@ -205,7 +205,7 @@ class Agent:
                 ]
             ) from error
         stack.push_async_callback(stop)
-        log.info("health_served", host=settings.health_host, port=port)
+        log.info("probes_served", host=settings.health_host, port=port)
 
     # --- running
 
@@ -228,7 +228,7 @@ class Agent:
                     pause = 1.0
                     self.wake.set()
             except SandboxRestoreError as error:
-                log.info("watch_failed", problem=str(error))
+                log.info("node_watch_failed", problem=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, self.settings.agent_retry_max.total_seconds())
 

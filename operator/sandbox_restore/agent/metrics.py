@@ -1,23 +1,21 @@
-"""Prometheus metrics of the node agent; one registry an agent."""
+"""Prometheus metrics of the node agent; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-
-from sandbox_restore import __version__
 from sandbox_restore.agent.detect import Detection
 from sandbox_restore.agent.state import Plan, Reason, Seen
+from sandbox_restore.metric_set import MetricSet
 
 PREFIX: Final = "sandbox_restore_node_agent_"
 
 
-class AgentMetrics:
+class AgentMetrics(MetricSet):
     """All metrics; each one's help text is its documentation."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__(PREFIX)
         self.cpu = self._gauge(
             "cpu_info", "1 for the CPU that was told; none when it cannot be.", "cpu"
         )
@@ -32,8 +30,6 @@ class AgentMetrics:
             "registrations", "Registrations with the kubelet, by result.", "result"
         )
         self.looks = self._counter("looks", "Looks at the Node.")
-        build = Gauge(PREFIX + "build_info", "Version.", ["version"], registry=self.registry)
-        build.labels(__version__).set(1)
         for reason in Reason:
             self.reason.labels(reason.value).set(0)
 
@@ -53,13 +49,3 @@ class AgentMetrics:
         self.cpu.clear()
         if detection.value is not None:
             self.cpu.labels(detection.value).set(1)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(PREFIX + name, text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(PREFIX + name, text, labels, registry=self.registry)
-
-    def text(self) -> bytes:
-        """The exposition format."""
-        return generate_latest(self.registry)

@@ -19,6 +19,7 @@ from sandbox_restore.agent.relabel import pods_ended_by
 from sandbox_restore.agent.state import Kubelet, NodeSeen, Plan, Seen, Step, Waiting, Wishes
 from sandbox_restore.errors import ConflictError, SandboxRestoreError
 from sandbox_restore.kube.node import KubeNode
+from sandbox_restore.redact import redact
 
 log = structlog.get_logger()
 
@@ -103,7 +104,7 @@ class Runner:
         """
         seen = await self._see()
         found = plan(seen, wishes=self._wishes, waiting=self._waiting, now=self._clock.steady())
-        found = replace(found, message=cut(found.message))
+        found = replace(found, message=cut(redact(found.message)))
         if found.condition is not None:
             found = replace(found, condition=replace(found.condition, message=found.message))
         self._waiting = found.waiting
@@ -179,7 +180,7 @@ class Runner:
 
     async def _carry_out(self, found: Plan, seen: Seen) -> bool:
         """True when the step was carried out and may have helped."""
-        log.info("step", step=found.step.value, reason=found.reason.value, label=found.label)
+        log.info("step_begun", step=found.step.value, reason=found.reason.value, label=found.label)
         try:
             match found.step:
                 case Step.TAKE_SLOTS:

@@ -39,6 +39,8 @@ class CpuCount:
     blocked: int
     tainted: int
     services_ready: int
+    with_slots: int
+    """They advertise network slots, so that sandboxes can land there."""
 
 
 class FleetIndex:
@@ -168,17 +170,18 @@ class FleetIndex:
         tainted = self.tainted(
             lambda taints: any(t.effect in ("NoSchedule", "NoExecute") for t in taints)
         )
+        slotted = BitMap([node.slot for node in self if node.network_slots])
         unlabelled = self.all.copy()
         answer: dict[str | None, CpuCount] = {}
         for cpu in self.published():
             nodes = self.with_cpu(cpu)
             unlabelled -= nodes
-            answer[cpu] = self._count(nodes, tainted=tainted)
+            answer[cpu] = self._count(nodes, tainted=tainted, slotted=slotted)
         if unlabelled:
-            answer[None] = self._count(unlabelled, tainted=tainted)
+            answer[None] = self._count(unlabelled, tainted=tainted, slotted=slotted)
         return answer
 
-    def _count(self, nodes: BitMap, *, tainted: BitMap) -> CpuCount:
+    def _count(self, nodes: BitMap, *, tainted: BitMap, slotted: BitMap) -> CpuCount:
         return CpuCount(
             nodes=len(nodes),
             ready=nodes.intersection_cardinality(self._sets.ready),
@@ -187,6 +190,7 @@ class FleetIndex:
             blocked=nodes.intersection_cardinality(self.labels.having(PLACEMENT_BLOCK_LABEL)),
             tainted=nodes.intersection_cardinality(tainted),
             services_ready=nodes.intersection_cardinality(self.services_ready),
+            with_slots=nodes.intersection_cardinality(slotted),
         )
 
     # --- writing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from msgspec import UNSET
@@ -12,6 +13,7 @@ from msgspec import UNSET
 from sandbox_restore.model import names
 from sandbox_restore.model.restore import Restore, RestoreStatus
 from sandbox_restore.model.sandbox import Outcome
+from sandbox_restore.redact import redact
 from sandbox_restore.restore.failure import FailureClass
 from sandbox_restore.restore.rerender import RERENDERED
 
@@ -49,6 +51,19 @@ LAST = 999
 """Stands for the attempt in the Event about a restore's end."""
 
 
+class Change(StrEnum):
+    """What the gate would have done with an attempt that is only observed (section 5)."""
+
+    CONSTRAIN = "constrain"
+    """The pod would carry the placement term."""
+    HOLD = "hold"
+    """No pod would be made yet."""
+    REDIRECT = "redirect"
+    """The restore would come from storage."""
+    OTHER = "other"
+    """Another shortlist, or nodes kept off that have refused the snapshot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
     """One Event to post: its reason, its note, and what makes it one and not another."""
@@ -58,6 +73,10 @@ class News:
     identity: str
     attempt: int = 0
     """The attempt that it is about; Events are listed in this order."""
+    change: str = ""
+    """Of `PlacementWouldChange`: a `Change`."""
+    because: str = ""
+    """Of `PlacementWouldChange`: the reason of what would have been decided."""
 
 
 def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False) -> list[News]:
@@ -76,6 +95,8 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
                 note=f"pod {status.pod_name}, with the gate on: {status.observed.message}",
                 identity=status.pod_name,
                 attempt=_attempt_of(status),
+                change=_change(status.observed.decision),
+                because=status.observed.reason,
             )
         )
     known = {(a.attempt, a.outcome) for a in old.attempts}
@@ -114,6 +135,10 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
     return found
 
 
+def _change(decision: str) -> Change:
+    return {"Constrained": Change.CONSTRAIN, "Held": Change.HOLD}.get(decision, Change.OTHER)
+
+
 def _observed_news(restore: Restore, status: RestoreStatus) -> list[News]:
     """Section 5, observe: the gate would have redirected this attempt."""
     old, new = restore.status.redirect, status.redirect
@@ -127,6 +152,8 @@ def _observed_news(restore: Restore, status: RestoreStatus) -> list[News]:
             note=f"with the gate on it would be restored from storage: {new.conditions[0].message}",
             identity=f"redirect-{len(status.attempts)}",
             attempt=len(status.attempts),
+            change=Change.REDIRECT,
+            because=new.conditions[0].reason,
         )
     ]
 
@@ -228,7 +255,7 @@ def event_body(restore: Restore, item: News, *, now: datetime, instance: str) ->
         "action": "Restore",
         "reason": item.reason,
         "type": "Warning" if item.reason in DISRUPTIVE else "Normal",
-        "note": item.note.encode()[:NOTE_LIMIT].decode(errors="ignore"),
+        "note": redact(item.note).encode()[:NOTE_LIMIT].decode(errors="ignore"),
         "regarding": {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,

@@ -40,6 +40,7 @@ class Reporter:
         instance: str,
         on_finished: Callable[[Restore, Said], None] = lambda _restore, _said: None,
         on_blocked: Callable[[str], None] = lambda _condition: None,
+        on_would_change: Callable[[str, str], None] = lambda _change, _reason: None,
     ) -> None:
         self._state = state
         self._kube = kube
@@ -47,6 +48,7 @@ class Reporter:
         self._instance = instance
         self._on_finished = on_finished
         self._on_blocked = on_blocked
+        self._on_would_change = on_would_change
 
     async def report(
         self,
@@ -111,6 +113,8 @@ class Reporter:
             await self.announce(restore, item, now=now)
             if item.reason == "RedirectBlocked" and status.redirect is not UNSET:
                 self._on_blocked(status.redirect.blocked_by)
+            if item.change:
+                self._on_would_change(item.change, item.because)
         try:
             after = await self._kube.apply_status(restore, as_json(status))
         except ConflictError:

@@ -95,7 +95,7 @@ class RowWriter:
                 await self._give_up_marker(locked, step)
             case FailRow():
                 await locked.fail_row(live.now)
-                log.info("row_failed", sandbox=live.sandbox_id)
+                log.info("row_set_failed", sandbox=live.sandbox_id)
             case _:
                 raise AssertionError(f"no row write for {type(step).__name__}")
 

@@ -19,6 +19,7 @@ from sandbox_restore.model.restore import (
     RestoreStatus,
 )
 from sandbox_restore.model.sandbox import Execution, Source
+from sandbox_restore.redact import redact
 from sandbox_restore.restore.outcome import failed_attempts
 from sandbox_restore.restore.redirect import Redirect
 from sandbox_restore.restore.world import Said
@@ -195,7 +196,8 @@ def _conditions(
                 now.replace(microsecond=0) if moved or old is None else old.last_transition_time
             ),
             reason=reason,
-            message=message[:32768],
+            # Errors of servers and words of runners are in it: no secret gets out that way.
+            message=redact(message)[:32768],
         )
     return [found[k] for k in ORDER if k in found]
 
@@ -222,7 +224,7 @@ def _attempt(execution: Execution) -> AttemptStatus:
         source=execution.source.value,
         outcome=execution.outcome.value if execution.outcome is not None else _progress(execution),
         failure_class=execution.failure_class or "",
-        message=execution.failure_message or "",
+        message=redact(execution.failure_message or ""),
         started_at=execution.created_at.replace(microsecond=0),
         ended_at=ended.replace(microsecond=0) if ended is not None else UNSET,
     )

@@ -11,6 +11,7 @@ from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.evidence import capture_evidence
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.sandbox import LeftPinned, Snapshot
+from sandbox_restore.restore.blocked import Reason
 from sandbox_restore.restore.failure import FailureClass
 
 
@@ -32,6 +33,9 @@ class StrandedRow:
     why: Why
     capture_cpu: str | None
     marker: bool
+    blocked_by: str = ""
+    """A `Reason` that keeps its next wake from leaving the node, as far as the row alone tells;
+    empty: none is known."""
 
 
 def stranded_rows(
@@ -72,18 +76,28 @@ def stranded_rows(
                     why=why,
                     capture_cpu=cpu,
                     marker=row.marker,
+                    blocked_by=_blocked_by(row, cpu),
                 )
             )
     return found
 
 
-def by_reason(rows: Iterable[StrandedRow]) -> Mapping[tuple[str, str], int]:
-    """How many are stranded, by capture CPU (empty: unknown) and reason."""
-    counted: dict[tuple[str, str], int] = {}
+def by_reason(rows: Iterable[StrandedRow]) -> Mapping[tuple[str, str, str], int]:
+    """How many are stranded, by capture CPU (empty: unknown), reason and what blocks a redirect."""
+    counted: dict[tuple[str, str, str], int] = {}
     for row in rows:
-        key = (row.capture_cpu or "", row.why.value)
+        key = (row.capture_cpu or "", row.why.value, row.blocked_by)
         counted[key] = counted.get(key, 0) + 1
     return counted
+
+
+def _blocked_by(row: LeftPinned, capture_cpu: str | None) -> str:
+    """Of the conditions of section 10, in their order, those that the row alone answers."""
+    if row.snapshot_id is None or not row.in_storage:
+        return Reason.NO_STORAGE_COPY.value
+    if capture_cpu is None:
+        return Reason.CAPTURE_CPU_UNKNOWN.value
+    return Reason.LOCAL_ARTIFACT_MARKER.value if row.marker else ""
 
 
 def _captured_on(row: LeftPinned, fleet: FleetIndex) -> tuple[str | None, tuple[str, ...]]:

@@ -51,7 +51,7 @@ class Sweeper:
             for e in active
             if not any(p.name == e.pod_name for p in self._state.pods_of(e.sandbox_id))
         }
-        log.info("first_sweep", active=len(active), without_pod=len(missing))
+        log.info("first_sweep_found", active=len(active), without_pod=len(missing))
         self._intake.concerned(missing, slow=True)
         await self.sweep()
 

@@ -133,6 +133,6 @@ def readable(dsn: str) -> Iterator[None]:
         raise ConfigurationError(["database URL: it must begin with postgresql:// or postgres://"])
     try:
         yield
-    except ValueError:
+    except (ValueError, OverflowError):  # no port is above 65535
         # The driver quotes what it could not read, and that may be a part of the password.
         raise ConfigurationError(["database URL: host, port or options cannot be read"]) from None

@@ -117,7 +117,8 @@ class NodeRecorder:
             left = await self._store.cpus_last_seen(now - self._ages.published_hold)
             spans, complete = await self._spans(since)
         except SandboxRestoreError as error:
-            self._tell(error, "node_history_not_read")
+            if self._is_news(error):
+                log.warning("node_history_not_read", problem=str(error))
             return False
         self._history.load(spans, known_after=since if complete else spans[-1].last_seen_at)
         self._fleet.remember_left(left)
@@ -194,7 +195,13 @@ class NodeRecorder:
                 return await self._write_halves(batch, error)
             except SandboxRestoreError as error:
                 self._history.give_back(batch)
-                self._tell(error, "node_history_not_written")
+                if self._is_news(error):
+                    log.warning(
+                        "node_history_not_written",
+                        problem=str(error),
+                        waiting=self._history.waiting,
+                        given_up=self._history.given_up,
+                    )
                 return False
         if self._told is not None:
             log.info("node_history_written_again", waiting=self._history.waiting)
@@ -220,17 +227,11 @@ class NodeRecorder:
         written = [await self._write(half) for half in (batch[:middle], batch[middle:])]
         return all(written)
 
-    def _tell(self, error: SandboxRestoreError, event: str) -> None:
-        """Says what is wrong, once for as long as it stays the same."""
-        told = str(error), self._history.given_up > self._given_up
-        if told != self._told:
-            log.warning(
-                event,
-                problem=told[0],
-                waiting=self._history.waiting,
-                given_up=self._history.given_up,
-            )
+    def _is_news(self, error: SandboxRestoreError) -> bool:
+        """What is wrong is told once for as long as it stays the same."""
+        told, before = (str(error), self._history.given_up > self._given_up), self._told
         self._told = told
+        return told != before
 
     async def prune(self) -> None:
         """Deletes what has aged out: spans of section 12, observations of section 11."""

@@ -60,8 +60,6 @@ class Counts:
 
     sandboxes: Mapping[str, int] = field(default_factory=dict)
     """Rows by state; a state without rows is absent."""
-    snapshots: Mapping[str, int] = field(default_factory=dict)
-    """Ready full snapshots by recorded capture CPU; the key is empty for those without one."""
 
 
 def decode(raw: str | bytes, kind: type[T]) -> T:

@@ -228,7 +228,7 @@ class Store:
         return decode_rows(await self._ask(RELEASED_RETIRED, since), ReleasedExecution)
 
     async def counts(self) -> Counts:
-        """Rows by state and ready full snapshots by capture CPU, for metrics."""
+        """Rows by state, for metrics."""
         return decode(await self._ask(COUNTS), Counts)
 
     async def stored_lineages(self) -> list[StoredLineage]:
@@ -261,6 +261,12 @@ class Store:
             limit,
         )
         return decode_rows(rows, tuple[str, str])
+
+    async def refusals(self, since: datetime) -> dict[tuple[str, str], int]:
+        """How many pairs of sandbox and Node are kept apart by refusals made at or after `since`,
+        by capture CPU and CPU of the node (empty: unknown), for metrics (section 11)."""
+        rows = decode_rows(await self._ask(REFUSALS, since), tuple[str, str, int])
+        return {(capture_cpu, node_cpu): number for capture_cpu, node_cpu, number in rows}
 
     async def observations(self, since: datetime, *, limit: int = 10_000) -> list[LoadObservation]:
         """Observations made at or after `since`, newest first, at most `limit` (section 11)."""
@@ -334,7 +340,8 @@ async def _open_pool(
     dsn: Dsn, *, pool_size: int, command_timeout: float, connect_timeout: float
 ) -> Any:
     async def connect(_url: str, **options: Any) -> Any:
-        return await asyncpg.connect(current(dsn), **options)
+        with readable(url := current(dsn)):
+            return await asyncpg.connect(url, **options)
 
     with readable(url := current(dsn)):
         return await asyncpg.create_pool(
@@ -429,10 +436,19 @@ COUNTS = Query(
     """
     SELECT json_build_object(
         'sandboxes', (SELECT coalesce(json_object_agg(c.state, c.n), '{}') FROM (
-            SELECT s.state, count(*) n FROM sandbox_restore.sandbox s GROUP BY s.state) c),
-        'snapshots', (SELECT coalesce(json_object_agg(c.cpu, c.n), '{}') FROM (
-            SELECT coalesce(x.host_cpu, '') cpu, count(*) n FROM sandbox_restore.snapshot x
-            WHERE x.kind = 'full' AND x.state = 'ready' GROUP BY 1) c))::text
+            SELECT s.state, count(*) n FROM sandbox_restore.sandbox s GROUP BY s.state) c))::text
+    """,
+)
+REFUSALS = Query(
+    "refusals",
+    """
+    SELECT json_agg(json_build_array(c.capture_cpu, c.node_cpu, c.n))::text FROM (
+        SELECT coalesce(o.capture_cpu, '') capture_cpu, coalesce(o.node_cpu, '') node_cpu,
+            count(DISTINCT (o.sandbox_id, o.node_uid)) n
+        FROM sandbox_restore.load_observation o
+        WHERE o.result = 'cpu-incompatible' AND o.node_uid IS NOT NULL
+            AND o.observed_at >= $1::timestamptz
+        GROUP BY 1, 2) c
     """,
 )
 OBSERVATIONS = Query(

@@ -102,6 +102,7 @@ def _build(module: GoModule, *, cache: Path, log: Log) -> None:
                 str(go),
                 "build",
                 *BUILD_FLAGS,
+                f"-tags={module.tags}",
                 f"-ldflags={module.ldflags}",
                 f"-o={partial / 'bin' / program.name}",
                 program.package,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from sandbox_restore.agent.detect import Detection
@@ -204,11 +202,10 @@ async def test_nothing_is_written_without_leave_to_act() -> None:
     assert (rig.server.writes, rig.server.conditions, rig.server.events) == (0, [], [])
 
 
-def test_the_alerts_name_metrics_and_reasons_that_there_are() -> None:
-    text = (Path(__file__).parents[3] / "docs/install/node-agent-alerts.yaml").read_text()
-    metrics = AgentMetrics().text().decode()
-    for name in set(re.findall(r"sandbox_restore_node_agent_\w+", text)):
-        assert f"# TYPE {name} " in metrics
-    told = {reason.value for reason in Reason}
-    for reasons in re.findall(r'reason=~?"([^"]+)"', text):
-        assert set(reasons.split("|")) <= told
+async def test_no_secret_of_a_server_gets_into_the_nodes_condition() -> None:
+    rig = Rig(patience=None)
+    rig.server.refusal = RejectedError("403: Authorization: Bearer Hunter2Zz is not valid")
+    await rig.settle()
+    await rig.runner.look()
+    assert "403" in rig.server.conditions[0]["message"]
+    assert "Hunter2Zz" not in rig.server.conditions[0]["message"]

@@ -105,10 +105,11 @@ def test_counts_per_cpu_and_state() -> None:
     index = fleet(
         node("n1", AMD, unschedulable=True),
         node("n2", AMD, taints=[("k", "", "NoSchedule")], services=False),
-        node("n3", AMD, taints=[("k", "", "PreferNoSchedule")], ready=False),
-        node("n4", blocked=True, deleting=True),
+        node("n3", AMD, taints=[("k", "", "PreferNoSchedule")], ready=False, network_slots=8),
+        node("n4", blocked=True, deleting=True, network_slots=0),
     )
     amd, unlabelled = index.counts()[AMD], index.counts()[None]
+    assert (amd.with_slots, unlabelled.with_slots) == (3, 0)
     assert (amd.nodes, amd.ready, amd.cordoned, amd.tainted, amd.services_ready) == (3, 2, 1, 1, 2)
     assert (unlabelled.nodes, unlabelled.blocked, unlabelled.deleting) == (1, 1, 1)
 

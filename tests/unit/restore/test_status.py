@@ -112,7 +112,9 @@ def test_what_the_gate_would_do_is_told_and_strands_nobody() -> None:
     status = status_of(one, said(judged(), observed=True), off)
     assert status.redirect.decision == "WouldRedirect"
     assert (condition(status, "Stranded"), condition(status, "Redirected")) == (None, None)
-    assert reasons(one, status) == ["PlacementWouldChange"]
+    assert [(n.reason, n.change, n.because) for n in news(one, status)] == [
+        ("PlacementWouldChange", "redirect", "PinnedNodeRefused")
+    ]
     told = after(one, status)
     assert reasons(told, status_of(told, said(judged(), observed=True), off)) == []
     stays = status_of(one, said(judged(r.Name.NO_LOCAL_ARTIFACT), observed=True), off)
@@ -122,9 +124,16 @@ def test_what_the_gate_would_do_is_told_and_strands_nobody() -> None:
 
 def test_a_pod_that_would_look_different_with_the_gate_on_is_told_in_one_event() -> None:
     one = restore()
-    placed = PlacementStatus(decision="Constrained", message="needs intel-6-106-6")
+    placed = PlacementStatus(
+        decision="Constrained", reason="LoaderReachable", message="needs intel-6-106-6"
+    )
     status = status_of(one, said(None), REDIRECTED, placement=placed)
-    assert "PlacementWouldChange" in reasons(one, status, would_change=True)
+    [told] = [n for n in news(one, status, would_change=True) if n.change]
+    assert (told.reason, told.change, told.because) == (
+        "PlacementWouldChange",
+        "constrain",
+        "LoaderReachable",
+    )
     assert "PlacementWouldChange" not in reasons(one, status)
 
 

@@ -11,6 +11,7 @@ from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.fleet.index import FleetIndex
 from sandbox_restore.model.names import HOST_CPU_LABEL
 from sandbox_restore.model.sandbox import LeftPinned
+from sandbox_restore.restore.blocked import Reason
 from sandbox_restore.restore.stranded import Why, by_reason, stranded_rows
 from tests.support.builders import NOW, ago, node
 
@@ -107,4 +108,34 @@ def test_they_are_counted_by_capture_cpu_and_reason() -> None:
         gone_grace=timedelta(minutes=5),
         observation_ttl=timedelta(hours=1),
     )
-    assert by_reason(rows) == {(INTEL, Why.CPU): 2, ("", Why.GONE): 1}
+    assert by_reason(rows) == {
+        (INTEL, Why.CPU, ""): 2,
+        ("", Why.GONE, Reason.NO_STORAGE_COPY): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, ""),
+        ({"marker": True}, Reason.LOCAL_ARTIFACT_MARKER),
+        ({"host_cpu": None}, Reason.CAPTURE_CPU_UNKNOWN),
+        ({"in_storage": False}, Reason.NO_STORAGE_COPY),
+        ({"snapshot_id": None, "host_cpu": None}, Reason.NO_STORAGE_COPY),
+        # In the order of section 10.
+        ({"in_storage": False, "marker": True}, Reason.NO_STORAGE_COPY),
+        ({"host_cpu": None, "marker": True}, Reason.CAPTURE_CPU_UNKNOWN),
+    ],
+)
+def test_what_the_row_tells_of_why_it_may_not_leave_is_told(
+    fields: dict[str, Any], reason: str
+) -> None:
+    [found] = stranded_rows(
+        [row("n2", **fields)],
+        index(),
+        Compatibility.parse("")[0],
+        now=NOW,
+        gone_grace=timedelta(minutes=5),
+        observation_ttl=timedelta(hours=1),
+    )
+    assert (found.why, found.blocked_by) == (Why.GONE, reason)

@@ -194,7 +194,7 @@ class DevicePlugin:
         """The kubelet listens no more."""
         if self._registered_with is not None:
             self._registered_with = None
-            log.info("kubelet_gone", resource=self._resource)
+            log.info("kubelet_stopped_listening", resource=self._resource)
             self._changed()
 
     def _tell(self) -> None:
