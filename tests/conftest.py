@@ -1,6 +1,6 @@
-"""How the tests are shared out when several processes run them (`make test` starts two).
+"""How the tests are shared out when several processes run them, and what is told at the end.
 
-Tests that share one costly part stay together, those of tests/cluster excepted: they take longest,
+`make test` starts two. Tests that share one costly part stay together, those of tests/cluster excepted: they take longest,
 and each process has a control plane for them. The many small ones fill the end.
 """
 
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.measured import measured_lines
 
 _HERE = Path(__file__).parent
 _FIRST = (
@@ -44,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder in _FIRST and folder != "cluster":
             item.add_marker(pytest.mark.xdist_group(folder))
     items.sort(key=_rank)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the tests have measured."""
+    if lines := list(measured_lines(terminalreporter.stats)):
+        terminalreporter.section("measured on this machine")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 def _place(item: pytest.Item) -> tuple[str, str]:

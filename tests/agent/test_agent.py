@@ -12,7 +12,7 @@ from sandbox_restore.errors import ConflictError, SandboxRestoreError
 from sandbox_restore.kube.client import KubeClient
 from sandbox_restore.kube.node import KubeNode
 from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
-from tests.support.agentbed import AgentNode, history
+from tests.support.agentbed import REFUSED, AgentNode, allow_labels, history, refuse_labels
 from tests.support.testbed import ControlPlane
 from tests.support.waiting import until
 
@@ -144,47 +144,6 @@ async def test_when_the_agent_goes_the_slots_go_and_the_label_stays(
 
 # A label that cannot be written
 
-REFUSAL = """
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: refuse-NODE}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}
-  matchConditions:
-    - {name: agent, expression: 'request.userInfo.username.endsWith(":sandbox-restore-node-agent")'}
-    - {name: node, expression: 'request.name == "NODE"'}
-  validations:
-    - {expression: "false", message: no labels today}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: refuse-NODE}
-spec: {policyName: refuse-NODE, validationActions: [Deny]}
-"""
-
-
-async def refuse_labels(node: AgentNode, token: str) -> None:
-    """A policy that refuses the agent's label; returns once it acts."""
-    node.plane.kubectl("apply", "-f", "-", stdin=REFUSAL.replace("NODE", node.name))
-    api = node.api(token)
-
-    def refused() -> bool:
-        try:
-            api.merge(f"{node.path}?dryRun=All", {"metadata": {"labels": {HOST_CPU_LABEL: ICE}}})
-        except Exception as error:
-            return "no labels today" in str(error)
-        return False
-
-    await until(refused, deadline_s=30, what="the policy refuses")
-
-
-async def allow_labels(node: AgentNode) -> None:
-    node.plane.kubectl("delete", "-f", "-", stdin=REFUSAL.replace("NODE", node.name))
-
-
 async def test_with_never_no_slots_come_until_the_label_can_be_written(
     node: AgentNode, token: str
 ) -> None:
@@ -192,7 +151,7 @@ async def test_with_never_no_slots_come_until_the_label_can_be_written(
     agent = node.agent(token, cpuinfo=ICE_FILE, advertise_unlabelled_after="never")
     async with history(node) as seen, node.kubelet, agent:
         await node.until("LabelWriteFailed")
-        assert "no labels today" in node.condition["message"]
+        assert REFUSED in node.condition["message"]
         assert node.kubelet.registrations == []
         await allow_labels(node)
         await node.settled(ICE)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.agentbed import install
-from tests.support.realnode import RealNode, why_not
+from tests.support.measured import MEASURED
+from tests.support.realnode import ApiService, RealNode, why_not
 from tests.support.testbed import ControlPlane, ensure_built
 
 _numbers = itertools.count(1)
@@ -18,22 +19,33 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    """A control plane for real nodes, with the agent's rights and policy."""
+    """A control plane for real nodes, with the agent's rights and policy.
+
+    Nodes that are simulated beside them have no heartbeats, and stay for as long as the tests.
+    """
     if reason := why_not():
         pytest.skip(reason)
-    with ControlPlane.start(ensure_built(), kwok=False) as plane:
+    with ControlPlane.start(ensure_built(), kwok=False, node_grace=3600) as plane:
         install(plane)
-        yield plane
+        with ApiService(plane.server):
+            yield plane
 
 
 @pytest.fixture
-def nodes(plane: ControlPlane) -> Iterator[Callable[[], RealNode]]:
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Takes a line for the end of the test run: how long something took here."""
+    return lambda line: record_property(MEASURED, line)
+
+
+@pytest.fixture
+def nodes(plane: ControlPlane) -> Iterator[Callable[..., RealNode]]:
     """Makes nodes, not started yet; they are stopped and their objects deleted at the end."""
     made: list[RealNode] = []
 
-    def make() -> RealNode:
+    def make(*, images: Sequence[Path] = ()) -> RealNode:
         folder = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))
-        made.append(RealNode(plane, f"real-{next(_numbers)}", folder=folder))
+        name = f"real-{next(_numbers)}"
+        made.append(RealNode(plane, name, folder=folder, images=images))
         return made[-1]
 
     yield make
@@ -45,6 +57,6 @@ def nodes(plane: ControlPlane) -> Iterator[Callable[[], RealNode]]:
 
 
 @pytest.fixture
-def node(nodes: Callable[[], RealNode]) -> RealNode:
+def node(nodes: Callable[..., RealNode]) -> RealNode:
     """A node of its own for each test, not started yet."""
     return nodes()

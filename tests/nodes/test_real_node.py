@@ -4,99 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
-from tests.support.agentbed import AgentNode, History, history
-from tests.support.operator_process import OperatorProcess
+from tests.nodes.bed import (
+    CASCADE,
+    CASCADE_FILE,
+    ICE,
+    ICE_FILE,
+    PODS,
+    SLOTS,
+    SLOW,
+    Bed,
+    came_back,
+    unlabelled_with_slots,
+)
+from tests.support.agentbed import REFUSED, allow_labels, history, refuse_labels
 from tests.support.realnode import RealNode
-from tests.support.realnode.image import IMAGE
 from tests.support.realnode.node import idle_pod
 from tests.support.waiting import until
 
-ICE, CASCADE = "intel-6-106-6", "intel-6-85-7"
-ICE_FILE, CASCADE_FILE = "intel-ice-lake.txt", "intel-cascade-lake.txt"
-PODS = "/api/v1/namespaces/default/pods"
-SLOW = 90.0
-"""Seconds: a kubelet takes its time to start on a busy machine."""
-
 pytestmark = pytest.mark.timeout(600)
 
-
-class Bed:
-    """A real node and its agent, and a sandbox on it."""
-
-    def __init__(self, real: RealNode, folder: Path) -> None:
-        self.real = real
-        self.view = AgentNode(real.plane, real.name, folder)
-        self.sandbox = f"sandbox-{real.name}"
-        self.container = ""
-        self.probes = 0
-
-    async def start(self) -> None:
-        await asyncio.to_thread(self.real.start)
-
-    def agent(self, token: str, *, cpuinfo: str = ICE_FILE, **settings: str) -> OperatorProcess:
-        return self.view.agent(
-            token, cpuinfo=cpuinfo, agent_device_plugin_dir=str(self.real.plugins), **settings
-        )
-
-    async def settled(self, value: str = ICE) -> None:
-        await self.view.settled(value, deadline_s=SLOW)
-
-    async def run_sandbox(self) -> int:
-        """A pod that holds a slot; returns the process id of its container."""
-        pod = idle_pod(self.sandbox, node=self.real.name, slots=1, resource=NETWORK_SLOTS)
-        self.view.admin.post(PODS, pod)
-        await until(
-            lambda: self.phase() == "Running",
-            deadline_s=SLOW,
-            what="the sandbox runs",
-            detail=lambda: self.view.admin.get(f"{PODS}/{self.sandbox}")["status"],
-        )
-        status = self.view.admin.get(f"{PODS}/{self.sandbox}")["status"]
-        self.container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        return self.process()
-
-    def phase(self) -> str:
-        status: dict[str, str] = self.view.admin.get(f"{PODS}/{self.sandbox}")["status"]
-        return status["phase"]
-
-    def process(self) -> int:
-        """The process id of the sandbox's container; 0 when it does not run."""
-        return self.real.running().get(self.container, 0)
-
-    async def readmitted(self) -> None:
-        """Wait until the kubelet has admitted a pod that was made now: it looks at the pods that
-        were there before it started first, and ends at once those that it turns away."""
-        self.probes += 1
-        name = f"probe-{self.probes}-{self.real.name}"
-        self.view.admin.post(PODS, idle_pod(name, node=self.real.name, resource=NETWORK_SLOTS))
-        await until(
-            lambda: self.view.admin.get(f"{PODS}/{name}")["status"]["phase"] == "Running",
-            deadline_s=SLOW,
-            what="a later pod runs",
-            detail=self.real.died,
-        )
-
-    async def restart_kubelet(self, *, forget_checkpoint: bool = False) -> None:
-        """Restart it and wait until it has told its Node's state and admitted its pods anew."""
-        before = self.heartbeat()
-        await asyncio.to_thread(self.real.restart_kubelet, forget_checkpoint=forget_checkpoint)
-        await until(
-            lambda: self.heartbeat() != before,
-            deadline_s=SLOW,
-            what="the kubelet reports",
-            detail=self.real.died,
-        )
-        await self.readmitted()
-
-    def heartbeat(self) -> str:
-        conditions = self.real.get().get("status", {}).get("conditions", ())
-        return next((c["lastHeartbeatTime"] for c in conditions if c["type"] == "Ready"), "")
+Measured = Callable[[str], None]
 
 
 @pytest.fixture
@@ -104,59 +38,127 @@ def bed(node: RealNode, tmp_path: Path) -> Bed:
     return Bed(node, tmp_path)
 
 
-def unlabelled_with_slots(seen: History, value: str = ICE) -> list[tuple[str, str | None, int]]:
-    return [state for state in seen.states if state[2] and state[1] != value]
-
-
-async def test_a_new_node_never_shows_slots_before_its_label(bed: Bed) -> None:
-    token = bed.view.bind_agent_pod(image=IMAGE)
+async def test_a_new_node_never_shows_slots_before_its_label(
+    bed: Bed, measured: Measured
+) -> None:
+    token = bed.bind_agent_pod()
     async with history(bed.view) as seen, bed.agent(token):
-        await bed.start()
+        await bed.start(ready=False)
         await bed.settled()
     assert unlabelled_with_slots(seen) == []
+    first = seen.times[0]
+    measured("new node, from its registration: " + ", ".join(came_back(seen, first)))
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["with checkpoint", "checkpoint lost"])
 async def test_a_sandbox_outlives_a_kubelet_restart_and_the_slots_come_back(
-    bed: Bed, forget: bool
+    bed: Bed, measured: Measured, forget: bool
 ) -> None:
     await bed.start()
-    await asyncio.to_thread(bed.real.wait_ready)
-    token = bed.view.bind_agent_pod(image=IMAGE)
+    token = bed.bind_agent_pod()
     async with history(bed.view) as seen, bed.agent(token):
         await bed.settled()
         process = await bed.run_sandbox()
         assert process
         await bed.restart_kubelet(forget_checkpoint=forget)
         await bed.settled()
-        await until(lambda: seen.states[-1][2] == 4, deadline_s=SLOW, what="the slots are told")
+        await until(lambda: seen.states[-1][2] == SLOTS, deadline_s=SLOW, what="slots are told")
         assert (bed.phase(), bed.process()) == ("Running", process)
     assert unlabelled_with_slots(seen) == []
+    how = "checkpoint lost" if forget else "with checkpoint"
+    back = ", ".join(came_back(seen, bed.kubelet_started))
+    measured(f"kubelet restarted, {how}, from its start: {back}; sandbox alive")
 
 
-async def test_a_recreated_node_gets_its_label_and_then_its_slots(bed: Bed) -> None:
+async def test_a_recreated_node_gets_its_label_and_then_its_slots(
+    bed: Bed, measured: Measured
+) -> None:
     await bed.start()
-    await asyncio.to_thread(bed.real.wait_ready)
-    token = bed.view.bind_agent_pod(image=IMAGE)
+    token = bed.bind_agent_pod()
     async with history(bed.view) as seen, bed.agent(token):
         await bed.settled()
         uid = bed.real.get()["metadata"]["uid"]
         await asyncio.to_thread(bed.real.stop_kubelet)
         bed.view.delete()
         await asyncio.to_thread(bed.real.start_kubelet)
+        started = time.monotonic()
         await until(
             lambda: bed.real.get().get("metadata", {}).get("uid", uid) != uid,
             deadline_s=SLOW,
             what="a new Node of that name",
         )
         await bed.settled()
+        await until(lambda: seen.states[-1][2] == SLOTS, deadline_s=SLOW, what="slots are told")
     assert unlabelled_with_slots(seen) == []
+    back = ", ".join(came_back(seen, started))
+    measured(f"Node deleted and kubelet restarted, from its start: {back}")
+
+
+# A label that the API server refuses
+
+
+async def test_with_never_no_slots_come_until_a_write_succeeds(bed: Bed) -> None:
+    await bed.start()
+    token = bed.bind_agent_pod()
+    await refuse_labels(bed.view, token)
+    async with (
+        history(bed.view) as seen,
+        bed.agent(token, advertise_unlabelled_after="never") as agent,
+    ):
+        await bed.view.until("LabelWriteFailed", deadline_s=SLOW)
+        # Nor does a kubelet that asks anew get any.
+        await bed.restart_kubelet()
+        assert (bed.view.label, bed.view.slots) == (None, 0)
+        assert bed.view.condition["status"] == "False"
+        assert REFUSED in bed.view.condition["message"]
+        metrics = await agent.text("/metrics")
+        assert 'sandbox_restore_node_agent_state{reason="LabelWriteFailed"} 1.0' in metrics
+        assert "sandbox_restore_node_agent_slots_advertised 0.0" in metrics
+        await allow_labels(bed.view)
+        await bed.settled()
+        await bed.view.until("Published", deadline_s=SLOW)
+    assert unlabelled_with_slots(seen) == []
+    assert bed.view.events() == [("Warning", "LabelWriteFailed"), ("Normal", "Published")]
+
+
+async def test_by_default_the_slots_come_after_the_time_out_and_all_is_told(bed: Bed) -> None:
+    """The default waits for two minutes; the test for less."""
+    await bed.start()
+    token = bed.bind_agent_pod()
+    await refuse_labels(bed.view, token)
+    async with (
+        history(bed.view) as seen,
+        bed.agent(token, advertise_unlabelled_after="3s") as agent,
+    ):
+        await bed.view.until("AdvertisedUnlabelled", deadline_s=SLOW)
+        await until(lambda: bed.view.slots == SLOTS, deadline_s=SLOW, what="the slots")
+        assert (bed.view.label, bed.view.condition["status"]) == (None, "False")
+        assert REFUSED in bed.view.condition["message"]
+        metrics = await agent.text("/metrics")
+        assert 'sandbox_restore_node_agent_state{reason="AdvertisedUnlabelled"} 1.0' in metrics
+        assert "sandbox_restore_node_agent_label_ok 0.0" in metrics
+        assert await bed.run_sandbox()
+        await allow_labels(bed.view)
+        await bed.settled()
+        await bed.view.until("Published", deadline_s=SLOW)
+        assert bed.process()
+    assert bed.view.events() == [
+        ("Warning", "LabelWriteFailed"),
+        ("Warning", "AdvertisedUnlabelled"),
+        ("Normal", "Published"),
+    ]
+    # Slots first without a label; then none, then the label, then slots.
+    labelled = next(i for i, state in enumerate(seen.states) if state[1] == ICE)
+    assert [state[2] for state in seen.states[labelled - 1 : labelled + 1]] == [0, 0]
+
+
+# A change of the label
+
 
 
 async def test_a_relabel_takes_the_slots_away_and_leaves_the_sandbox_alone(bed: Bed) -> None:
     await bed.start()
-    await asyncio.to_thread(bed.real.wait_ready)
-    token = bed.view.bind_agent_pod(image=IMAGE)
+    token = bed.bind_agent_pod()
     async with bed.agent(token):
         await bed.settled()
         process = await bed.run_sandbox()
@@ -173,7 +175,6 @@ async def test_a_relabel_takes_the_slots_away_and_leaves_the_sandbox_alone(bed: 
 async def test_slots_patched_to_zero_end_a_sandbox_at_a_restart(bed: Bed) -> None:
     """Why the slots come from a device plugin; and that these tests would see a sandbox end."""
     await bed.start()
-    await asyncio.to_thread(bed.real.wait_ready)
     status = f"{bed.view.path}/status"
     bed.view.admin.merge(status, {"status": {"capacity": {NETWORK_SLOTS: "4"}}})
     await until(lambda: bed.view.slots == 4, deadline_s=SLOW, what="the patched slots")
@@ -186,8 +187,7 @@ async def test_slots_patched_to_zero_end_a_sandbox_at_a_restart(bed: Bed) -> Non
 
 async def test_a_sandbox_outlives_the_agent_and_a_kubelet_restart_without_it(bed: Bed) -> None:
     await bed.start()
-    await asyncio.to_thread(bed.real.wait_ready)
-    token = bed.view.bind_agent_pod(image=IMAGE)
+    token = bed.bind_agent_pod()
     async with bed.agent(token):
         await bed.settled()
         process = await bed.run_sandbox()
@@ -220,7 +220,7 @@ async def test_a_waiting_restore_lands_only_where_the_label_says_that_it_may(
     admin.post(PODS, pod)
     async with contextlib.AsyncExitStack() as stack:
         for bed, cpuinfo in beds:
-            token = bed.view.bind_agent_pod(image=IMAGE)
+            token = bed.bind_agent_pod()
             await stack.enter_async_context(bed.agent(token, cpuinfo=cpuinfo))
         await excluded.start()
         await excluded.settled(CASCADE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sandbox_restore.agent.reading import CONDITION
 from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
@@ -198,25 +198,26 @@ def _kubeconfig(plane: ControlPlane, token: str) -> str:
     )
 
 
-class History:
-    """Every state of one Node that a watch shows, from before it exists: (uid, label, slots)."""
+class Watched:
+    """Every state of one object that a watch shows, from before it exists."""
 
-    def __init__(self, node: AgentNode) -> None:
-        self._node = node
-        self.states: list[tuple[str, str | None, int]] = []
+    def __init__(self, plane: ControlPlane, collection: str, name: str) -> None:
+        self._plane = plane
+        self._path = f"{collection}?watch=1&fieldSelector=metadata.name%3D{name}"
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
+    def take(self, found: dict[str, Any]) -> None:
+        """Called with each state."""
+        raise NotImplementedError
+
     async def start(self) -> None:
-        plane = self._node.plane
-        kubectl = plane._layout.programs.kubectl
         self._process = await asyncio.create_subprocess_exec(
-            str(kubectl),
-            *("get", "--raw"),
-            f"/api/v1/nodes?watch=1&fieldSelector=metadata.name%3D{self._node.name}",
+            str(self._plane._layout.programs.kubectl),
+            *("get", "--raw", self._path),
             stdout=asyncio.subprocess.PIPE,
             limit=2**22,
-            env={"PATH": os.environ["PATH"], "KUBECONFIG": str(plane.kubeconfig)},
+            env={"PATH": os.environ["PATH"], "KUBECONFIG": str(self._plane.kubeconfig)},
         )
         self._reader = asyncio.create_task(self._read())
 
@@ -224,9 +225,7 @@ class History:
         assert self._process is not None
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            node = json.loads(line)["object"]
-            label = node["metadata"].get("labels", {}).get(HOST_CPU_LABEL)
-            self.states.append((node["metadata"]["uid"], label, slots_of(node)))
+            self.take(json.loads(line)["object"])
 
     async def stop(self) -> None:
         if self._process is not None:
@@ -235,13 +234,80 @@ class History:
         if self._reader is not None:
             await self._reader
 
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
 
-@asynccontextmanager
-async def history(node: AgentNode) -> AsyncIterator[History]:
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+class History(Watched):
+    """Every state of one Node: (uid, label, slots), and when each was seen."""
+
+    def __init__(self, node: AgentNode) -> None:
+        super().__init__(node.plane, "/api/v1/nodes", node.name)
+        self.states: list[tuple[str, str | None, int]] = []
+        self.times: list[float] = []
+        """Of the clock `time.monotonic`, one for each state."""
+
+    def take(self, found: dict[str, Any]) -> None:
+        label = found["metadata"].get("labels", {}).get(HOST_CPU_LABEL)
+        self.states.append((found["metadata"]["uid"], label, slots_of(found)))
+        self.times.append(time.monotonic())
+
+    def since(self, start: float) -> list[tuple[float, tuple[str, str | None, int]]]:
+        """Seconds after `start` and state, of those seen since."""
+        pairs = zip(self.times, self.states, strict=True)
+        return [(at - start, state) for at, state in pairs if at >= start]
+
+
+def history(node: AgentNode) -> History:
     """Records the node's states until the end of the block."""
-    found = History(node)
-    await found.start()
-    try:
-        yield found
-    finally:
-        await found.stop()
+    return History(node)
+
+
+_REFUSAL = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: refuse-NODE}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}
+  matchConditions:
+    - {name: agent, expression: 'request.userInfo.username.endsWith(":sandbox-restore-node-agent")'}
+    - {name: node, expression: 'request.name == "NODE"'}
+  validations:
+    - {expression: "false", message: no labels today}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: refuse-NODE}
+spec: {policyName: refuse-NODE, validationActions: [Deny]}
+"""
+
+REFUSED = "no labels today"
+"""What the API server says while `refuse_labels` holds."""
+
+
+async def refuse_labels(node: AgentNode, token: str) -> None:
+    """A policy that refuses the agent's label, whatever it is; returns once it acts."""
+    node.plane.kubectl("apply", "-f", "-", stdin=_REFUSAL.replace("NODE", node.name))
+    api = node.api(token)
+
+    def refused() -> bool:
+        body = {"metadata": {"labels": {HOST_CPU_LABEL: "intel-6-106-6"}}}
+        try:
+            api.merge(f"{node.path}?dryRun=All", body)
+        except ApiError as error:
+            return REFUSED in str(error)
+        return False
+
+    await until(refused, deadline_s=30, what="the policy refuses")
+
+
+async def allow_labels(node: AgentNode) -> None:
+    """Takes the policy away."""
+    node.plane.kubectl("delete", "-f", "-", stdin=_REFUSAL.replace("NODE", node.name))

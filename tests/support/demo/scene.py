@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -37,7 +38,7 @@ FINISH_SECONDS = 240.0
 OPERATOR = "operator"
 """The user that the operator is, on the API server and in the database."""
 LEASE_NAMESPACE = "sandbox-restore-system"
-_DATABASE = "sandbox_restore_demo"
+DATABASE = "sandbox_restore_demo"
 _PREFIX = "SPACE_SANDBOX_RESTORE_"
 
 
@@ -73,7 +74,7 @@ class Scene:
         self.starts += 1
         return OperatorProcess(
             self.plane.kubeconfig_for(OPERATOR),
-            self.postgres.dsn_for(_DATABASE, user=OPERATOR),
+            self.postgres.dsn_for(DATABASE, user=OPERATOR),
             env={
                 **{f"{_PREFIX}{name.upper()}": value for name, value in settings.items()},
                 **(environment or {}),
@@ -172,6 +173,14 @@ class Scene:
         done = await asyncio.to_thread(self.plane.kubectl, *args, stdin=stdin)
         return done.stdout
 
+    async def install(self) -> None:
+        """The custom resource, the database's schema, and the operator's rights on both servers."""
+        await asyncio.gather(self.kubectl("apply", "-f", str(CRD)), self.migrate())
+        await self.grant_rights()
+        await self.kubectl(
+            "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
+        )
+
     async def grant_rights(self) -> None:
         """Give the operator the rights that the docs say it needs, and no others, on both servers.
 
@@ -180,7 +189,8 @@ class Scene:
         rights = RIGHTS.read_text()
         account = "{kind: ServiceAccount, name: sandbox-restore, namespace: sandbox-restore-system}"
         assert account in rights
-        await self.kubectl("create", "namespace", LEASE_NAMESPACE)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}
+        await self.kubectl("apply", "-f", "-", stdin=json.dumps(namespace))
         await self.kubectl(
             "apply", "-f", "-", stdin=rights.replace(account, f"{{kind: User, name: {OPERATOR}}}")
         )
@@ -225,7 +235,7 @@ async def raised(
         plane = stack.enter_context(ControlPlane.start(ensure_built(), audit=audit))
         narrator.doing("starting Postgres")
         postgres = stack.enter_context(open_postgres())
-        dsn = await postgres.create_database(_DATABASE)
+        dsn = await postgres.create_database(DATABASE)
         narrator.doing("adding the simulated nodes, the custom resource and the schema")
         plane.add_nodes(fleet)
         nodes = SimNode(
@@ -245,15 +255,7 @@ async def raised(
             nodes=await stack.enter_async_context(nodes),
             folder=folder,
         )
-        await asyncio.gather(
-            scene.kubectl("apply", "-f", str(CRD)),
-            scene.migrate(),
-            asyncio.to_thread(plane.wait_nodes_ready),
-        )
-        await scene.grant_rights()
-        await scene.kubectl(
-            "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
-        )
+        await asyncio.gather(scene.install(), asyncio.to_thread(plane.wait_nodes_ready))
         yield scene
 
 

@@ -8,5 +8,6 @@ with node:
 
 from tests.support.realnode.available import why_not
 from tests.support.realnode.node import RealNode
+from tests.support.realnode.service import ApiService
 
-__all__ = ["RealNode", "why_not"]
+__all__ = ["ApiService", "RealNode", "why_not"]

@@ -26,7 +26,7 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "real nodes need root"
     missing = [package for name, package in _PROGRAMS.items() if shutil.which(name) is None]
-    if not (CNI / "loopback").exists():
+    if not all((CNI / name).exists() for name in ("loopback", "ptp", "host-local")):
         missing.append("containernetworking-plugins")
     if not _is_static(BUSYBOX):
         missing.append("busybox-static")

@@ -5,6 +5,10 @@ from pathlib import Path
 
 from tests.support.realnode.available import CNI
 from tests.support.realnode.image import IMAGE
+from tests.support.testbed.components import API_SERVICE, SERVICES
+
+_FIRST_POD = "10.96.128.1"
+"""Pods have addresses from the services' own range: no network of the machine is touched."""
 
 
 def containerd_toml(folder: Path) -> str:
@@ -26,6 +30,7 @@ address = "{folder}/t.sock"
 
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["{CNI}"]
@@ -42,10 +47,20 @@ sandbox = "{IMAGE}"
 """
 
 
-def cni_conflist() -> str:
-    """A network that only says that there is one: the pods of tests use the host's."""
-    plugins = [{"type": "loopback"}]
-    return json.dumps({"cniVersion": "1.0.0", "name": "none", "plugins": plugins})
+def cni_conflist(*, addresses: Path) -> str:
+    """A network in which a pod reaches the API server as Kubernetes tells it to, and nobody else.
+
+    The machine's end of each pod's cable has the address of the service `kubernetes` for as long
+    as the pod lives, and there is no way on from it. `addresses` is shared by all nodes of a
+    control plane: it keeps who has which.
+    """
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(addresses),
+        "ranges": [[{"subnet": SERVICES, "rangeStart": _FIRST_POD, "gateway": API_SERVICE}]],
+    }
+    plugins = [{"type": "ptp", "ipMasq": False, "ipam": ipam}]
+    return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
 
 
 def kubelet_yaml(*, socket: Path, port: int, status_seconds: int) -> str:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,9 +38,12 @@ class RealNode:
     """A kubelet and a containerd of their own, which act with the rights of `admin`.
 
     A context manager. `folder` must be new or empty, with a short path: sockets are made in it.
+    `images` are archives, such as tests.support.image makes, that its pods find beside IMAGE.
     """
 
-    def __init__(self, plane: ControlPlane, name: str, *, folder: Path) -> None:
+    def __init__(
+        self, plane: ControlPlane, name: str, *, folder: Path, images: Sequence[Path] = ()
+    ) -> None:
         self.plane = plane
         self.name = name
         self.folder = folder
@@ -49,6 +53,7 @@ class RealNode:
         self._processes = Processes(folder, remove_root=False)
         self._holder = 0
         self._port = free_ports(1)[0]
+        self._images = tuple(images)
         self._containerd = ensure_module(CONTAINERD)
         self._kubelet = ensure_module(KUBELET)
 
@@ -71,12 +76,13 @@ class RealNode:
     # Whole node
 
     def start(self) -> None:
-        """Start containerd, import the image, start the kubelet."""
+        """Start containerd, import the images, start the kubelet."""
         for path in (self.plugins, self.folder / "cni", self.folder / "kubelet"):
             path.mkdir(parents=True, exist_ok=True)
         DEVICE_PLUGINS.mkdir(parents=True, exist_ok=True)
         (self.folder / "containerd.toml").write_text(containerd_toml(self.folder))
-        (self.folder / "cni" / "none.conflist").write_text(cni_conflist())
+        conflist = cni_conflist(addresses=self.plane.root / "addresses")
+        (self.folder / "cni" / "pods.conflist").write_text(conflist)
         self._hold_namespace()
         self._start(
             "containerd",
@@ -87,11 +93,12 @@ class RealNode:
         wait_until(socket.exists, what="containerd listens", timeout=START_SECONDS)
         image = self.folder / "image.tar"
         write_image(image, busybox=BUSYBOX)
-        wait_until(
-            lambda: self.ctr("images", "import", str(image)).returncode == 0,
-            what="the image is imported",
-            timeout=START_SECONDS,
-        )
+        for archive in (image, *self._images):
+            wait_until(
+                lambda archive=archive: self.ctr("images", "import", str(archive)).returncode == 0,
+                what=f"{archive.name} is imported",
+                timeout=START_SECONDS,
+            )
         self.start_kubelet()
 
     def stop(self) -> None:

@@ -64,14 +64,14 @@ def ensure_module(module: GoModule, *, log: Log = print) -> Path:
     if built.exists():
         return built / "bin"
     cache.mkdir(parents=True, exist_ok=True)
-    with _lock(cache / f"{module.name}.lock", log=log):
+    with locked(cache / f"{module.name}.lock", log=log):
         if not built.exists():
             _build(module, cache=cache, log=log)
     return built / "bin"
 
 
 @contextlib.contextmanager
-def _lock(path: Path, *, log: Log) -> Iterator[None]:
+def locked(path: Path, *, log: Log) -> Iterator[None]:
     """Hold the lock file `path`, which the system lets go when this process ends."""
     with path.open("w") as file:
         try:

@@ -17,6 +17,12 @@ SCHEDULER = "kube-scheduler"
 CONTROLLER_MANAGER = "kube-controller-manager"
 KWOK = "kwok"
 
+SERVICES = "10.96.0.0/16"
+"""The addresses of services."""
+
+API_SERVICE = "10.96.0.1"
+"""The address of the service `kubernetes`, which the API server makes; port 443."""
+
 # An API server whose etcd went first hangs in its shutdown, so etcd goes last; the clients go
 # first, which makes the API server's own shutdown short.
 _RANK_CLIENT, _RANK_APISERVER, _RANK_ETCD = 0, 1, 2
@@ -102,7 +108,7 @@ def apiserver(layout: Layout) -> Component:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={credentials.account_key}",
         f"--service-account-signing-key-file={credentials.account_key}",
-        "--service-cluster-ip-range=10.96.0.0/16",
+        f"--service-cluster-ip-range={SERVICES}",
         "--max-requests-inflight=4000",
         "--max-mutating-requests-inflight=2000",
         "--allow-privileged=true",
