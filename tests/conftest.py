@@ -1,7 +1,8 @@
 """How the tests are shared out when several processes run them, and what is told at the end.
 
-`make test` starts two. Tests that share one costly part stay together, those of tests/cluster excepted: they take longest,
-and each process has a control plane for them. The many small ones fill the end.
+`make test` starts two. Tests that share one costly part stay together, those of tests/cluster
+excepted: they take longest, and each process has a control plane for them. The many small ones
+fill the end.
 """
 
 from __future__ import annotations

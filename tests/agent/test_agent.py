@@ -144,6 +144,7 @@ async def test_when_the_agent_goes_the_slots_go_and_the_label_stays(
 
 # A label that cannot be written
 
+
 async def test_with_never_no_slots_come_until_the_label_can_be_written(
     node: AgentNode, token: str
 ) -> None:

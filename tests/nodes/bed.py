@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 from sandbox_restore.model.names import NETWORK_SLOTS
 from tests.support.agentbed import AgentNode, History
@@ -52,9 +53,9 @@ class Bed:
     async def settled(self, value: str = ICE) -> None:
         await self.view.settled(value, deadline_s=SLOW)
 
-    async def run_sandbox(self) -> int:
-        """A pod that holds a slot; returns the process id of its container."""
-        pod = idle_pod(self.sandbox, node=self.real.name, slots=1, resource=NETWORK_SLOTS)
+    async def run_sandbox(self, pod: dict[str, Any] | None = None) -> int:
+        """A pod that holds a slot, or the given one; returns the process id of its container."""
+        pod = pod or idle_pod(self.sandbox, node=self.real.name, slots=1, resource=NETWORK_SLOTS)
         self.view.admin.post(PODS, pod)
         await until(
             lambda: self.phase() == "Running",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
+from tests.nodes.bed import Bed
 from tests.support.agentbed import install
+from tests.support.demo.scene import DATABASE, Scene
 from tests.support.measured import MEASURED
+from tests.support.postgres import open_postgres
 from tests.support.realnode import ApiService, RealNode, why_not
+from tests.support.simnode import CapturesInMemory, SimNode, load_matrix
 from tests.support.testbed import ControlPlane, ensure_built
 
 _numbers = itertools.count(1)
@@ -27,8 +32,32 @@ def plane() -> Iterator[ControlPlane]:
         pytest.skip(reason)
     with ControlPlane.start(ensure_built(), kwok=False, node_grace=3600) as plane:
         install(plane)
-        with ApiService(plane.server):
+        with ApiService(plane):
             yield plane
+
+
+@pytest_asyncio.fixture(scope="session")
+async def scene(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
+    """The operator's surroundings on that control plane; its simulated runners are not started."""
+    folder, captures = tmp_path_factory.mktemp("scene"), CapturesInMemory()
+    matrix = load_matrix()
+    with open_postgres() as postgres:
+        scene = Scene(
+            plane=plane,
+            postgres=postgres,
+            dsn=await postgres.create_database(DATABASE),
+            matrix=matrix,
+            fleet=(),
+            captures=captures,
+            nodes=SimNode(
+                plane.kubeconfig, matrix=matrix, captures=captures, record=folder / "record.jsonl"
+            ),
+            folder=folder,
+        )
+        await scene.install()
+        yield scene
 
 
 @pytest.fixture
@@ -60,3 +89,9 @@ def nodes(plane: ControlPlane) -> Iterator[Callable[..., RealNode]]:
 def node(nodes: Callable[..., RealNode]) -> RealNode:
     """A node of its own for each test, not started yet."""
     return nodes()
+
+
+@pytest.fixture
+def bed(node: RealNode, tmp_path: Path) -> Bed:
+    """That node with what tests do on it."""
+    return Bed(node, tmp_path)

@@ -33,14 +33,7 @@ pytestmark = pytest.mark.timeout(600)
 Measured = Callable[[str], None]
 
 
-@pytest.fixture
-def bed(node: RealNode, tmp_path: Path) -> Bed:
-    return Bed(node, tmp_path)
-
-
-async def test_a_new_node_never_shows_slots_before_its_label(
-    bed: Bed, measured: Measured
-) -> None:
+async def test_a_new_node_never_shows_slots_before_its_label(bed: Bed, measured: Measured) -> None:
     token = bed.bind_agent_pod()
     async with history(bed.view) as seen, bed.agent(token):
         await bed.start(ready=False)
@@ -153,7 +146,6 @@ async def test_by_default_the_slots_come_after_the_time_out_and_all_is_told(bed:
 
 
 # A change of the label
-
 
 
 async def test_a_relabel_takes_the_slots_away_and_leaves_the_sandbox_alone(bed: Bed) -> None:

@@ -146,9 +146,7 @@ def _copy_libraries(root: Path, interpreter: Path) -> None:
 
 def _needed(programs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     """Name and place of each library, as this machine's loader finds it. Raises TestbedError."""
-    done = subprocess.run(
-        ["ldd", *map(str, programs)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False)
     if "libc.so.6" not in done.stdout:
         raise TestbedError(f"an image needs glibc and ldd here: {done.stderr.strip()[:200]}")
     for line in dict.fromkeys(done.stdout.splitlines()):

@@ -16,6 +16,8 @@ _PROGRAMS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "mount": "mount",
+    "ip": "iproute2",
+    "ldd": "libc-bin",
 }
 
 
@@ -34,6 +36,8 @@ def why_not() -> str:
         return f"real nodes need: apt-get install {' '.join(dict.fromkeys(missing))}"
     if not any(Path("/sys/fs/cgroup").glob("*")):
         return "real nodes need cgroups mounted at /sys/fs/cgroup"
+    if not _may_connect():
+        return "real nodes need the right to make network namespaces and veth (CAP_NET_ADMIN)"
     if not _may_mount():
         return "real nodes need the right to make mount namespaces (CAP_SYS_ADMIN)"
     return ""
@@ -45,6 +49,12 @@ def _is_static(program: Path) -> bool:
         return b"/ld-linux" not in program.read_bytes()
     except OSError:
         return False
+
+
+def _may_connect() -> bool:
+    """A pod's network is a namespace and a cable to the machine's."""
+    cable = "ip link add sr0 type veth peer name sr1"
+    return os.system(f"unshare --net {cable} >/dev/null 2>&1") == 0
 
 
 def _may_mount() -> bool:

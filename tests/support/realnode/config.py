@@ -1,14 +1,11 @@
 """Configuration files of a real node; what is unusual in them is for small and nested machines."""
 
 import json
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from tests.support.realnode.available import CNI
 from tests.support.realnode.image import IMAGE
-from tests.support.testbed.components import API_SERVICE, SERVICES
-
-_FIRST_POD = "10.96.128.1"
-"""Pods have addresses from the services' own range: no network of the machine is touched."""
 
 
 def containerd_toml(folder: Path) -> str:
@@ -47,17 +44,18 @@ sandbox = "{IMAGE}"
 """
 
 
-def cni_conflist(*, addresses: Path) -> str:
+def cni_conflist(*, services: IPv4Network, addresses: Path) -> str:
     """A network in which a pod reaches the API server as Kubernetes tells it to, and nobody else.
 
     The machine's end of each pod's cable has the address of the service `kubernetes` for as long
     as the pod lives, and there is no way on from it. `addresses` is shared by all nodes of a
-    control plane: it keeps who has which.
+    control plane: it keeps who has which. Pods have theirs from the services' own range: no
+    network of the machine is touched.
     """
     ipam = {
         "type": "host-local",
         "dataDir": str(addresses),
-        "ranges": [[{"subnet": SERVICES, "rangeStart": _FIRST_POD, "gateway": API_SERVICE}]],
+        "ranges": [[{"subnet": str(services), "gateway": str(services[1])}]],
     }
     plugins = [{"type": "ptp", "ipMasq": False, "ipam": ipam}]
     return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})

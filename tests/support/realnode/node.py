@@ -81,7 +81,9 @@ class RealNode:
             path.mkdir(parents=True, exist_ok=True)
         DEVICE_PLUGINS.mkdir(parents=True, exist_ok=True)
         (self.folder / "containerd.toml").write_text(containerd_toml(self.folder))
-        conflist = cni_conflist(addresses=self.plane.root / "addresses")
+        conflist = cni_conflist(
+            services=self.plane.services, addresses=self.plane.root / "addresses"
+        )
         (self.folder / "cni" / "pods.conflist").write_text(conflist)
         self._hold_namespace()
         self._start(

@@ -7,7 +7,7 @@ import socket
 import threading
 from types import TracebackType
 
-from tests.support.testbed.components import API_SERVICE
+from tests.support.testbed import ControlPlane
 
 PORT = 443
 _CHUNK = 2**16
@@ -20,9 +20,9 @@ class ApiService:
     to it all the same.
     """
 
-    def __init__(self, server: str) -> None:
-        """`server` is the URL of the API server."""
-        host, port = server.removeprefix("https://").rsplit(":", 1)
+    def __init__(self, plane: ControlPlane) -> None:
+        host, port = plane.server.removeprefix("https://").rsplit(":", 1)
+        self._address = (str(plane.api_service), PORT)
         self._server = (host, int(port))
         self._listening = socket.socket()
         self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -30,7 +30,7 @@ class ApiService:
         self._open: set[socket.socket] = set()
 
     def __enter__(self) -> ApiService:
-        self._listening.bind((API_SERVICE, PORT))
+        self._listening.bind(self._address)
         self._listening.listen()
         threading.Thread(target=self._accept, daemon=True).start()
         return self

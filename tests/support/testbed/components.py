@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from tests.support.testbed.credentials import Credentials
@@ -16,12 +17,6 @@ APISERVER = "kube-apiserver"
 SCHEDULER = "kube-scheduler"
 CONTROLLER_MANAGER = "kube-controller-manager"
 KWOK = "kwok"
-
-SERVICES = "10.96.0.0/16"
-"""The addresses of services."""
-
-API_SERVICE = "10.96.0.1"
-"""The address of the service `kubernetes`, which the API server makes; port 443."""
 
 # An API server whose etcd went first hangs in its shutdown, so etcd goes last; the clients go
 # first, which makes the API server's own shutdown short.
@@ -40,6 +35,16 @@ class Ports:
     scheduler: int
     controller_manager: int
     kwok: int
+
+    @property
+    def services(self) -> IPv4Network:
+        """The addresses of services: no two control planes of a machine have the same."""
+        return IPv4Network(f"10.{self.apiserver >> 8}.{self.apiserver & 255}.0/24")
+
+    @property
+    def api_service(self) -> IPv4Address:
+        """The address of the service `kubernetes`, which the API server makes; port 443."""
+        return self.services[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,7 @@ def apiserver(layout: Layout) -> Component:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={credentials.account_key}",
         f"--service-account-signing-key-file={credentials.account_key}",
-        f"--service-cluster-ip-range={SERVICES}",
+        f"--service-cluster-ip-range={layout.ports.services}",
         "--max-requests-inflight=4000",
         "--max-mutating-requests-inflight=2000",
         "--allow-privileged=true",

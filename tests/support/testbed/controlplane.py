@@ -51,7 +51,8 @@ class ControlPlane:
     """A running control plane; a context manager that ends it.
 
     `root` is its folder, `server` the URL of its API server, `ca` the certificate that signed the
-    server's, `kubeconfig` the file of the user `admin`, who may do everything.
+    server's, `kubeconfig` the file of the user `admin`, who may do everything. `services` are the
+    addresses of services, `api_service` that of the service `kubernetes`, where nothing listens.
     """
 
     @classmethod
@@ -94,7 +95,9 @@ class ControlPlane:
                 programs=programs,
                 root=folder,
                 ports=ports,
-                credentials=write_credentials(folder / "pki", server=server, users=everyone),
+                credentials=write_credentials(
+                    folder / "pki", server=server, service=ports.api_service, users=everyone
+                ),
                 node_grace=node_grace,
                 audit=audit,
                 controllers=controllers,
@@ -113,6 +116,8 @@ class ControlPlane:
         self.ca = layout.credentials.ca
         self.kubeconfig = layout.credentials.kubeconfig(ADMIN)
         self.audit_log = layout.audit_log
+        self.services = layout.ports.services
+        self.api_service = layout.ports.api_service
         self._layout = layout
         self._processes = processes
         self._tls = ssl.create_default_context(cafile=str(self.ca))

@@ -109,17 +109,22 @@ class Credentials:
         return self.folder / f"{self.user(name).name.replace(':', '-')}.kubeconfig"
 
 
-def write_credentials(folder: Path, *, server: str, users: Sequence[User]) -> Credentials:
+def write_credentials(
+    folder: Path, *, server: str, service: ipaddress.IPv4Address, users: Sequence[User]
+) -> Credentials:
     """Make all keys, certificates, tokens and kubeconfig files in the new folder `folder`.
 
-    `server` is the URL of the API server.
+    `server` is the URL of the API server, `service` the address of the service `kubernetes`.
     """
     folder.mkdir(mode=0o700)
     made = Credentials(folder=folder, users=tuple(users))
     ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca = _sign(ca_key, name="sandbox-restore-testbed", issuer=None)
+    ca = _sign(ca_key, name="sandbox-restore-testbed")
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _sign(key, name="testbed-server", issuer=(ca, ca_key))
+    loopback = ipaddress.IPv4Address("127.0.0.1")
+    certificate = _sign(
+        key, name="testbed-server", issuer=(ca, ca_key), addresses=(loopback, service)
+    )
     made.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     _write_key(made.key, key)
@@ -171,9 +176,10 @@ def _sign(
     key: ec.EllipticCurvePrivateKey,
     *,
     name: str,
-    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
+    addresses: Sequence[ipaddress.IPv4Address] = (),
 ) -> x509.Certificate:
-    """Return a certificate for `key`: a CA when `issuer` is None, else a server on loopback."""
+    """Return a certificate for `key`: a CA without `issuer`, else a server at `addresses`."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     signing_key = issuer[1] if issuer else key
@@ -201,8 +207,7 @@ def _sign(
                 [
                     x509.DNSName("localhost"),
                     x509.DNSName("kubernetes.default.svc"),
-                    x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
-                    x509.IPAddress(ipaddress.IPv4Address("10.96.0.1")),
+                    *(x509.IPAddress(address) for address in addresses),
                 ]
             ),
             critical=False,
