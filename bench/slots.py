@@ -67,7 +67,7 @@ class Tally:
 
 
 class Plugin(DevicePlugin):
-    """The agent's device plugin; it can also call its devices unhealthy, as the agent never does."""
+    """The agent's device plugin, which can also call its devices unhealthy."""
 
     health = HEALTHY
 
