@@ -36,6 +36,8 @@ _LEFT_OUT: Final = (
     "tests",
     "idlelib",
     "tkinter",
+    "_tkinter*",
+    "__phello__",
     "turtledemo",
     "ensurepip",
     "lib2to3",
