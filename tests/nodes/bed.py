@@ -101,6 +101,22 @@ class Bed:
         )
         await self.readmitted()
 
+    async def registered(self, agent: OperatorProcess, *, times: int) -> None:
+        """Wait until the agent has registered so often, and the kubelet has reported since."""
+        await until(
+            lambda: agent.log().count("device_plugin_registered") >= times,
+            deadline_s=SLOW,
+            what="the agent is registered",
+            detail=agent.tail,
+        )
+        before = self.heartbeat()
+        await until(
+            lambda: self.heartbeat() != before,
+            deadline_s=SLOW,
+            what="the kubelet reports",
+            detail=self.real.died,
+        )
+
     def heartbeat(self) -> str:
         conditions = self.real.get().get("status", {}).get("conditions", ())
         return next((c["lastHeartbeatTime"] for c in conditions if c["type"] == "Ready"), "")
@@ -122,5 +138,5 @@ def came_back(seen: History, start: float, *, slots: int = SLOTS) -> tuple[str, 
         wrong = [at for at, state in states if not holds(state)]
         right = [at for at, state in states if holds(state) and at > max(wrong, default=-1.0)]
         assert right or not wrong, f"the {name} did not come back: {states}"
-        told.append(f"{name} after {right[0]:.1f} s" if wrong else f"{name} never gone")
+        told.append(f"{name} after {right[0]:.1f} s" if wrong else f"{name} shown throughout")
     return told[0], told[1]
