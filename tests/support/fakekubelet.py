@@ -71,12 +71,16 @@ class FakeKubelet:
 
     async def stop(self) -> None:
         """Goes away, with every connection; its socket file stays, as that of a killed one."""
-        for task in list(self._listening):
-            task.cancel()
-        await asyncio.gather(*self._listening, return_exceptions=True)
+        await self.hang_up()
         if self._server is not None:
             await self._server.stop(grace=0)
             self._server = None
+
+    async def hang_up(self) -> None:
+        """Listens to no plugin any more, and stays."""
+        for task in list(self._listening):
+            task.cancel()
+        await asyncio.gather(*self._listening, return_exceptions=True)
 
     async def restart(self) -> None:
         await self.stop()

@@ -110,6 +110,16 @@ async def test_a_removed_socket_is_noticed(rig: Rig) -> None:
     assert not rig.plugin.state.registered
 
 
+async def test_a_kubelet_that_listens_no_more_is_noticed_though_its_socket_stays(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.plugin.offer(3)
+    await rig.kubelet.hang_up()
+    await until(lambda: rig.changes, deadline_s=10, what="it is told")
+    assert rig.plugin.state == Kubelet()
+    await rig.plugin.offer(3)
+    assert len(rig.kubelet.registrations) == 2
+
+
 async def test_a_refused_registration_is_told_in_the_kubelets_words(rig: Rig) -> None:
     await rig.kubelet.start()
     rig.kubelet.refuse = "requested device plugin version is not supported"
