@@ -22,7 +22,6 @@ from typing import Any
 
 from sandbox_restore.agent.deviceplugin import v1beta1_pb2 as pb
 from sandbox_restore.agent.deviceplugin.plugin import DevicePlugin
-from sandbox_restore.agent.deviceplugin.protocol import HEALTHY
 from sandbox_restore.logs import configure_logging
 from sandbox_restore.model.names import NETWORK_SLOTS
 from tests.support.realnode import RealNode, why_not
@@ -39,8 +38,6 @@ SLOTS = 4
 SETTLE_SECONDS = 5.0
 """How long after a later pod runs the pod is looked at. A kubelet that starts admits the pods that
 were there first, and ends those that it turns away like any other, which is seen a moment later."""
-
-UNHEALTHY = "Unhealthy"
 
 LATE_SECONDS = 6.0
 """How long the runtime keeps a kubelet waiting that has lost its folder at a boot."""
@@ -67,23 +64,16 @@ class Tally:
 
 
 class Plugin(DevicePlugin):
-    """The agent's device plugin, which can also call its devices unhealthy."""
+    """The agent's device plugin, which can also say that there are no devices at all."""
 
-    health = HEALTHY
+    empty = False
 
     async def _list_and_watch(
         self, request: pb.Empty, context: Any
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
         async with contextlib.aclosing(super()._list_and_watch(request, context)) as answers:
             async for answer in answers:
-                for device in answer.devices:
-                    device.health = self.health
-                yield answer
-
-    def call(self, health: str) -> None:
-        """Tells the kubelet the same devices with another health."""
-        self.health = health
-        self._tell()
+                yield pb.ListAndWatchResponse() if self.empty else answer
 
 
 class Bench:
@@ -108,9 +98,12 @@ class Bench:
         """Slots from a device plugin, registered anew with this kubelet."""
         if self.plugin is None:
             self.plugin = Plugin(
-                folder=self.node.plugins, resource=NETWORK_SLOTS, changed=lambda: None
+                folder=self.node.plugins,
+                resource=NETWORK_SLOTS,
+                devices=SLOTS,
+                changed=lambda: None,
             )
-        self.plugin.health = HEALTHY
+        self.plugin.empty = False
         for _ in range(50):
             with contextlib.suppress(Exception):
                 await self.plugin.offer(SLOTS)
@@ -270,10 +263,11 @@ async def _take(bench: Bench, how: str) -> None:
             bench.patch(None)
         case "no devices":
             assert bench.plugin is not None
-            bench.plugin.take_away()
+            bench.plugin.empty = True
+            await bench.plugin.offer(0)
         case "unhealthy":
             assert bench.plugin is not None
-            bench.plugin.call(UNHEALTHY)
+            await bench.plugin.offer(0)
         case "plugin gone":
             await bench.no_plugin()
         case _:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sandbox_restore.model.names import NETWORK_SLOTS
+from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
 from tests.support.agentbed import AgentNode, History
 from tests.support.operator_process import OperatorProcess
 from tests.support.realnode import RealNode
@@ -53,10 +53,19 @@ class Bed:
     async def settled(self, value: str = ICE) -> None:
         await self.view.settled(value, deadline_s=SLOW)
 
+    def sandbox_pod(self, *, excluding: str | None = None) -> dict[str, Any]:
+        """A pod that holds a slot, perhaps with the operator's term that excludes a CPU."""
+        pod = idle_pod(self.sandbox, node=self.real.name, slots=1, resource=NETWORK_SLOTS)
+        if excluding is not None:
+            expression = {"key": HOST_CPU_LABEL, "operator": "NotIn", "values": [excluding]}
+            terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            pod["spec"]["affinity"] = {"nodeAffinity": required}
+        return pod
+
     async def run_sandbox(self, pod: dict[str, Any] | None = None) -> int:
         """A pod that holds a slot, or the given one; returns the process id of its container."""
-        pod = pod or idle_pod(self.sandbox, node=self.real.name, slots=1, resource=NETWORK_SLOTS)
-        self.view.admin.post(PODS, pod)
+        self.view.admin.post(PODS, pod or self.sandbox_pod())
         await until(
             lambda: self.phase() == "Running",
             deadline_s=SLOW,

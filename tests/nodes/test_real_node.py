@@ -13,6 +13,7 @@ from tests.nodes.bed import (
     CASCADE,
     CASCADE_FILE,
     ICE,
+    PODS,
     SLOTS,
     SLOW,
     Bed,
@@ -80,6 +81,32 @@ async def test_a_recreated_node_gets_its_label_and_then_its_slots(
     assert unlabelled_with_slots(seen) == []
     back = ", ".join(came_back(seen, started))
     measured(f"Node deleted and kubelet restarted, from its start: {back}")
+
+
+async def test_a_machine_under_an_old_nodes_name_shows_no_slots_before_its_own_label(
+    bed: Bed, measured: Measured
+) -> None:
+    """The old one went with its Node's status saying slots; the new one knows nothing of them."""
+    await bed.start()
+    token = bed.bind_agent_pod()
+    agent = bed.agent(token)
+    async with agent:
+        await bed.settled()
+        await asyncio.to_thread(bed.real.stop_kubelet)
+        await agent.kill()
+    assert (bed.view.label, bed.view.slots) == (ICE, SLOTS)
+    bed.real.forget_plugins()
+    async with history(bed.view) as seen, bed.agent(token, cpuinfo=CASCADE_FILE):
+        await asyncio.to_thread(bed.real.start_kubelet)
+        started = time.monotonic()
+        await bed.settled(CASCADE)
+    labelled = next(i for i, state in enumerate(seen.states) if state[1] == CASCADE)
+    assert seen.states[labelled][2] == 0
+    old = max((at for at, state in seen.since(started) if state[1] == ICE and state[2]), default=0)
+    measured(
+        "another machine under an old Node's name, from its kubelet's start: the old slots until"
+        f" {old:.1f} s, " + ", ".join(came_back(seen, started))
+    )
 
 
 # A label that the API server refuses
@@ -156,6 +183,27 @@ async def test_a_relabel_takes_the_slots_away_and_leaves_the_sandbox_alone(bed: 
         assert (bed.phase(), bed.process()) == ("Running", process)
     labelled = next(i for i, state in enumerate(seen.states) if state[1] == CASCADE)
     assert seen.states[labelled][2] == 0
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["with checkpoint", "checkpoint lost"])
+async def test_a_sandbox_that_holds_a_relabel_outlives_kubelet_restarts(
+    bed: Bed, forget: bool
+) -> None:
+    """For as long as it runs there are no slots, and the kubelet must not mistake that."""
+    await bed.start()
+    token = bed.bind_agent_pod()
+    async with bed.agent(token):
+        await bed.settled()
+        process = await bed.run_sandbox(bed.sandbox_pod(excluding=CASCADE))
+    async with bed.agent(token, cpuinfo=CASCADE_FILE):
+        await bed.view.until("RelabelHeld", deadline_s=SLOW)
+        for _ in range(2):
+            await bed.restart_kubelet(forget_checkpoint=forget)
+            await until(lambda: bed.view.slots == 0, deadline_s=SLOW, what="no slots")
+            assert (bed.phase(), bed.process()) == ("Running", process)
+        assert bed.view.label == ICE
+        bed.view.admin.delete(f"{PODS}/{bed.sandbox}")
+        await bed.settled(CASCADE)
 
 
 async def test_slots_patched_to_zero_end_a_sandbox_at_a_restart(bed: Bed) -> None:

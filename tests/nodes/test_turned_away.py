@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from sandbox_restore.kube.decode import node_from_body, pod_from_body
-from sandbox_restore.model.names import HOST_CPU_LABEL, NETWORK_SLOTS
+from sandbox_restore.model.names import NETWORK_SLOTS
 from sandbox_restore.restore.liveness import NodeSighting, could_host
 from tests.nodes.bed import CASCADE, ICE, PODS, SLOTS, SLOW, Bed
 from tests.support.agentbed import Watched
-from tests.support.realnode.node import idle_pod
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
@@ -61,7 +60,7 @@ async def turned_away(bed: Bed, cause: str, end: str) -> Statuses:
     bed.view.set_label(ICE)
     admin.merge(status, {"status": {"capacity": {NETWORK_SLOTS: "4"}}})
     await until(lambda: bed.view.slots == SLOTS, deadline_s=SLOW, what="the slots")
-    pod = idle_pod(bed.sandbox, node=bed.real.name, slots=1, resource=NETWORK_SLOTS)
+    pod = bed.sandbox_pod(excluding=CASCADE)
     pod["spec"]["terminationGracePeriodSeconds"] = GRACE
     pod["spec"]["containers"][0]["command"] = [
         "/bin/busybox",
@@ -69,10 +68,6 @@ async def turned_away(bed: Bed, cause: str, end: str) -> Statuses:
         "-c",
         _RUNNER.format(ENDS[end]),
     ]
-    expression = {"key": HOST_CPU_LABEL, "operator": "NotIn", "values": [CASCADE]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-    pod["spec"]["affinity"] = {"nodeAffinity": required}
     assert await bed.run_sandbox(pod)
     if cause == "slots":
         admin.merge(status, {"status": {"capacity": {NETWORK_SLOTS: "0"}}})

@@ -33,6 +33,8 @@ class FakeKubelet:
         self.registrations: list[pb.RegisterRequest] = []
         self.lists: list[int] = []
         """The number of healthy devices in each list, oldest first."""
+        self.capacities: list[int] = []
+        """The number of devices in each list that a plugin sent, healthy or not."""
         self.refuse = ""
         """Words with which registrations are refused; empty takes them."""
         self.deaf = False
@@ -128,6 +130,7 @@ class FakeKubelet:
                     response_deserializer=pb.ListAndWatchResponse.FromString,
                 )
                 async for answer in watch(pb.Empty()):
+                    self.capacities.append(len(answer.devices))
                     await self._heard(sum(d.health == "Healthy" for d in answer.devices))
         await self._heard(0)
 

@@ -46,10 +46,7 @@ class NoSlots:
     state = Kubelet()
 
     async def offer(self, slots: int) -> None:
-        raise UnavailableError(f"{slots} slots are wanted, which only a running agent can offer")
-
-    def take_away(self) -> None:
-        return None
+        raise UnavailableError(f"{slots} slots are to be offered: only a running agent can do that")
 
 
 @dataclass(slots=True)
@@ -170,7 +167,10 @@ class Agent:
         from sandbox_restore.agent.deviceplugin.plugin import DevicePlugin
 
         return DevicePlugin(
-            folder=self.settings.agent_device_plugin_dir, resource=NETWORK_SLOTS, changed=changed
+            folder=self.settings.agent_device_plugin_dir,
+            resource=NETWORK_SLOTS,
+            devices=self.wishes.slots,
+            changed=changed,
         )
 
     def _runner(self, node: KubeNode, slots: Slots) -> Runner:

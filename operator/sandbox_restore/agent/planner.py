@@ -56,7 +56,8 @@ def plan(seen: Seen, *, wishes: Wishes, waiting: Waiting | None, now: float) -> 
     if label_changes(node=node, wanted=seen.detection.value, key=wishes.key):
         return _change(node, seen, wishes=wishes, waiting=_since(waiting, node, now=now), now=now)
     if seen.detection.value is None:
-        return _unknown(seen, wishes=wishes, waiting=_since(waiting, node, now=now), now=now)
+        waiting = _since(waiting, node, now=now)
+        return _unknown(node, seen, wishes=wishes, waiting=waiting, now=now)
     return _slots(
         seen,
         wishes=wishes,
@@ -78,7 +79,7 @@ def _change(node: NodeSeen, seen: Seen, *, wishes: Wishes, waiting: Waiting, now
     wanted, current = seen.detection.value, node.labels.get(wishes.key)
     what = f"{wishes.key} is {current or 'not set'}, the CPU is {wanted or 'not known'}"
     if seen.ended_pods and not wishes.force_relabel:
-        return _held(seen, what, waiting=waiting)
+        return _held(node, seen, what, wishes=wishes, waiting=waiting)
     pods_unknown = seen.ended_pods is None and not wishes.force_relabel
     failed = seen.pods_unread if pods_unknown else seen.write_failed
     reads_unlabelled = cpu.usable(current) is None
@@ -94,7 +95,7 @@ def _change(node: NodeSeen, seen: Seen, *, wishes: Wishes, waiting: Waiting, now
         )
     if wishes.slots and node.slots_shown:
         return _told(
-            step=Step.NONE,
+            step=_out_step(node, seen, wishes=wishes),
             reason=Reason.SLOTS_STILL_SHOWN,
             message=f"{what}; it is written once the Node shows no slots"
             f" ({node.slots_shown} now), which the kubelet has to report",
@@ -114,12 +115,20 @@ def _change(node: NodeSeen, seen: Seen, *, wishes: Wishes, waiting: Waiting, now
     return Plan(step=step, reason=Reason.LABEL_DIFFERS, message=what, label=wanted, waiting=waiting)
 
 
-def _held(seen: Seen, what: str, *, waiting: Waiting) -> Plan:
+def _out_step(node: NodeSeen, seen: Seen, *, wishes: Wishes) -> Step:
+    """Takes slots away that are out: offered by this agent, or left in the Node's status by another
+    machine or a kubelet that lost its checkpoint. The kubelet of now knows nothing of those, and
+    shows them on until it is told that there are none."""
+    stale = bool(wishes.slots and node.slots_shown and not seen.kubelet.registered)
+    return Step.TAKE_SLOTS if seen.kubelet.slots or stale else Step.NONE
+
+
+def _held(node: NodeSeen, seen: Seen, what: str, *, wishes: Wishes, waiting: Waiting) -> Plan:
     """Section 13 [beyond]: sandboxes run here that the kubelet would end at its next restart."""
     pods = seen.ended_pods or ()
     more = f" and {len(pods) - _NAMED_PODS} more" if len(pods) > _NAMED_PODS else ""
     return _told(
-        step=Step.TAKE_SLOTS if seen.kubelet.slots else Step.NONE,
+        step=_out_step(node, seen, wishes=wishes),
         reason=Reason.RELABEL_HELD,
         message=f"{what}; held until these sandbox pods, which exclude it, are gone, or"
         f" --force-relabel: {', '.join(pods[:_NAMED_PODS])}{more}",
@@ -130,13 +139,13 @@ def _held(seen: Seen, what: str, *, waiting: Waiting) -> Plan:
     )
 
 
-def _unknown(seen: Seen, *, wishes: Wishes, waiting: Waiting, now: float) -> Plan:
+def _unknown(node: NodeSeen, seen: Seen, *, wishes: Wishes, waiting: Waiting, now: float) -> Plan:
     """The CPU cannot be told: as a label that cannot be written."""
     why = seen.detection.text
     if _expired(wishes, waiting, now=now):
         return _unlabelled(seen, why, wishes=wishes, waiting=waiting, retry=Step.NONE, label=None)
     return _told(
-        step=Step.TAKE_SLOTS if seen.kubelet.slots else Step.NONE,
+        step=_out_step(node, seen, wishes=wishes),
         reason=Reason.CPU_UNKNOWN,
         message=f"the CPU cannot be told: {why}{_until(wishes, reads_unlabelled=True)}",
         waiting=waiting,

@@ -33,7 +33,6 @@ class Slots(Protocol):
     @property
     def state(self) -> Kubelet: ...
     async def offer(self, slots: int) -> None: ...
-    def take_away(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +183,11 @@ class Runner:
         try:
             match found.step:
                 case Step.TAKE_SLOTS:
-                    self._slots.take_away()
+                    await self._offer(0)
                 case Step.WRITE_LABEL:
                     await self._write_label(found, seen)
                 case Step.ADVERTISE:
-                    await self._advertise()
+                    await self._offer(self._wishes.slots)
         except ConflictError as error:
             log.info("node_changed_meanwhile", problem=str(error))
             return False
@@ -222,9 +221,9 @@ class Runner:
         self._write_failed = ("", "")
         log.info("label_written", node=node.name, label=self._wishes.key, value=found.label)
 
-    async def _advertise(self) -> None:
+    async def _offer(self, slots: int) -> None:
         try:
-            await self._slots.offer(self._wishes.slots)
+            await self._slots.offer(slots)
         except SandboxRestoreError:
             self._metrics.registrations.labels("failed").inc()
             raise

@@ -85,7 +85,7 @@ class Step(StrEnum):
 
     NONE = "none"
     TAKE_SLOTS = "take-slots"
-    """Tell the kubelet that there are no slots."""
+    """Tell the kubelet that there are no slots; register with it first if need be."""
     WRITE_LABEL = "write-label"
     """Write the label of the plan, or take it off when the plan has none."""
     ADVERTISE = "advertise"

@@ -158,6 +158,11 @@ class RealNode:
             (self.plugins / "kubelet_internal_checkpoint").unlink(missing_ok=True)
         self.start_kubelet()
 
+    def forget_plugins(self) -> None:
+        """Empty its folder of plugins, checkpoint included, as it is on another machine."""
+        for path in self.plugins.iterdir():
+            path.unlink()
+
     def kubelet_is_up(self) -> bool:
         """The newest kubelet has reached its main loop: it has made its socket anew."""
         return (self.plugins / "kubelet.sock").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,27 @@ def test_a_changed_cpu_takes_the_slots_away_then_labels_then_advertises() -> Non
     assert (decide(gone).step, decide(gone).label) == (Step.WRITE_LABEL, ICE)
     labelled = seen(ICE, kubelet=Kubelet(registered=True))
     assert decide(labelled).step is Step.ADVERTISE
+
+
+@pytest.mark.parametrize(
+    ("label", "other"),
+    [
+        (CASCADE, {}),
+        (None, {}),
+        (CASCADE, {"ended_pods": ("ns/p",)}),
+        (None, {"detection": UNKNOWN}),
+    ],
+    ids=["another CPU", "no label", "held", "unknown"],
+)
+def test_slots_that_a_kubelet_shows_and_knows_nothing_of_are_taken_away(
+    label: str | None, other: dict[str, Any]
+) -> None:
+    """Another machine left them in the Node's status; no kubelet would ever take them out."""
+    left = seen(label, kubelet=Kubelet(), slots_shown=8, **other)
+    assert decide(left).step is Step.TAKE_SLOTS
+    told = replace(left, kubelet=Kubelet(registered=True))
+    assert decide(told).step is Step.NONE
+    assert decide(left, slots=0).step is not Step.TAKE_SLOTS, "they are somebody else's"
 
 
 def test_a_label_that_somebody_took_off_is_treated_like_a_changed_one() -> None:

@@ -25,7 +25,9 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.changes = 0
         self.kubelet = FakeKubelet(folder)
-        self.plugin = DevicePlugin(folder=folder, resource=NETWORK_SLOTS, changed=self._changed)
+        self.plugin = DevicePlugin(
+            folder=folder, resource=NETWORK_SLOTS, devices=5, changed=self._changed
+        )
 
     def _changed(self) -> None:
         self.changes += 1
@@ -66,12 +68,28 @@ async def test_nothing_is_registered_before_slots_are_offered(rig: Rig) -> None:
 async def test_slots_are_taken_away_and_given_back_over_one_registration(rig: Rig) -> None:
     await rig.kubelet.start()
     await rig.plugin.offer(3)
-    rig.plugin.take_away()
+    await rig.plugin.offer(0)
     await rig.sees(0)
     assert rig.plugin.state == Kubelet(slots=0, registered=True)
     await rig.plugin.offer(5)
     await rig.sees(5)
     assert len(rig.kubelet.registrations) == 1
+
+
+async def test_slots_that_are_not_offered_stay_in_the_capacity(rig: Rig) -> None:
+    """A kubelet that lost its checkpoint would end the pods that hold one (docs/adr/0001)."""
+    await rig.kubelet.start()
+    for offered in (5, 0, 3):
+        await rig.plugin.offer(offered)
+        await rig.sees(offered)
+    assert set(rig.kubelet.capacities) == {5}
+
+
+async def test_a_kubelet_that_knows_nothing_is_told_that_there_are_no_slots(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.plugin.offer(0)
+    await rig.sees(0)
+    assert rig.plugin.state == Kubelet(slots=0, registered=True)
 
 
 async def test_each_container_gets_an_answer(rig: Rig) -> None:

@@ -69,9 +69,6 @@ class Slots:
             raise UnavailableError(self.problem)
         self.state = Kubelet(slots=slots, registered=True)
 
-    def take_away(self) -> None:
-        self.state = Kubelet(registered=True)
-
 
 class Rig:
     def __init__(self, *, patience: float | None = 120.0, detection: str | None = ICE) -> None:

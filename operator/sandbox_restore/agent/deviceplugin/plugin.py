@@ -36,13 +36,20 @@ SOCKET_LOOK_SECONDS: Final = 1.0
 class DevicePlugin:
     """Offers slots to the kubelet whose socket is in `folder`; belongs to one event loop.
 
+    `devices` is how many there are; those that are not offered are called unhealthy, which keeps
+    them in the node's capacity: a kubelet that restarts without its checkpoint would otherwise end
+    the pods that hold one (docs/adr/0001).
+
     `changed` is called when the kubelet has gone or come back: what it was told is forgotten, and
     nothing is offered until `offer` is called again. So whoever decides looks at the Node first.
     """
 
-    def __init__(self, *, folder: Path, resource: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, *, folder: Path, resource: str, devices: int, changed: Callable[[], None]
+    ) -> None:
         self._folder = folder
         self._resource = resource
+        self._total = devices
         self._changed = changed
         self._kubelet_socket = folder / protocol.KUBELET_SOCKET
         self._socket = folder / f"{resource.replace('/', '-')}.sock"
@@ -67,7 +74,10 @@ class DevicePlugin:
         return self._registered_with is not None and bool(self._streams)
 
     async def offer(self, slots: int) -> None:
-        """Registers if need be and offers that many slots. Raises UnavailableError with why not."""
+        """Registers if need be and offers that many slots. Raises UnavailableError with why not.
+
+        With 0 the kubelet is told that none can be had; pods that hold one keep it.
+        """
         self._slots = slots
         try:
             if not self._registered:
@@ -78,11 +88,6 @@ class DevicePlugin:
             await self._close()
             raise
         self._problem = ""
-        self._tell()
-
-    def take_away(self) -> None:
-        """Tells the kubelet that there is no slot; pods that hold one keep it."""
-        self._slots = 0
         self._tell()
 
     async def stop(self) -> None:
@@ -123,7 +128,7 @@ class DevicePlugin:
         try:
             while self._server is server:
                 told.clear()
-                yield _devices(self._slots)
+                yield _devices(self._slots, total=self._total)
                 await told.wait()
         finally:
             self._streams.discard(told)
@@ -202,9 +207,11 @@ class DevicePlugin:
             told.set()
 
 
-def _devices(slots: int) -> pb.ListAndWatchResponse:
+def _devices(slots: int, *, total: int) -> pb.ListAndWatchResponse:
+    """As many healthy devices as slots are offered; the others are there and take no pod."""
+    health = [protocol.HEALTHY] * slots + [protocol.UNHEALTHY] * (total - slots)
     return pb.ListAndWatchResponse(
-        devices=[pb.Device(ID=f"slot-{n}", health=protocol.HEALTHY) for n in range(slots)]
+        devices=[pb.Device(ID=f"slot-{n}", health=word) for n, word in enumerate(health)]
     )
 
 

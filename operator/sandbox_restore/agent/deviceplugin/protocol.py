@@ -11,6 +11,7 @@ from sandbox_restore.agent.deviceplugin import v1beta1_pb2 as pb
 VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
 
 REGISTER: Final = "/v1beta1.Registration/Register"
 PLUGIN_SERVICE: Final = "v1beta1.DevicePlugin"
