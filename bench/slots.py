@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import signal
 import sys
 import tempfile
 import time
@@ -38,9 +37,6 @@ SLOTS = 4
 SETTLE_SECONDS = 5.0
 """How long after a later pod runs the pod is looked at. A kubelet that starts admits the pods that
 were there first, and ends those that it turns away like any other, which is seen a moment later."""
-
-LATE_SECONDS = 6.0
-"""How long the runtime keeps a kubelet waiting that has lost its folder at a boot."""
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 PODS = "/api/v1/namespaces/default/pods"
@@ -169,19 +165,13 @@ class Bench:
     # one restart
 
     async def restart(self, *, forget: str) -> None:
-        """`forget` "checkpoint": the checkpoint file is lost; "folder": all files beside it too;
-        "boot": these, and the runtime answers only after the kubelet has registered its Node."""
+        """`forget` "checkpoint": the checkpoint file is lost; "folder": all files beside it too."""
         before = self.heartbeat()
         await asyncio.to_thread(self.node.stop_kubelet)
         for path in self.node.plugins.iterdir():
-            if forget in ("folder", "boot") or (forget and path.name == CHECKPOINT):
+            if forget == "folder" or (forget and path.name == CHECKPOINT):
                 path.unlink()
-        if forget == "boot":
-            self.node.signal("containerd", signal.SIGSTOP)
         self.node.start_kubelet()
-        if forget == "boot":
-            await asyncio.sleep(LATE_SECONDS)
-            self.node.signal("containerd", signal.SIGCONT)
         await asyncio.to_thread(
             wait_until,
             lambda: self.heartbeat() != before,
@@ -281,13 +271,11 @@ VARIANTS: dict[str, Variant] = {
     "status patch": variant(device_plugin=False),
     "status patch, checkpoint lost": variant(device_plugin=False, forget="checkpoint"),
     "status patch, folder emptied": variant(device_plugin=False, forget="folder"),
-    "status patch, folder emptied, runtime late": variant(device_plugin=False, forget="boot"),
     "status patch, set to 0 before": variant(device_plugin=False, taken="0"),
     "status patch, removed before": variant(device_plugin=False, taken="removed"),
     "device plugin": variant(device_plugin=True),
     "device plugin, checkpoint lost": variant(device_plugin=True, forget="checkpoint"),
     "device plugin, folder emptied": variant(device_plugin=True, forget="folder"),
-    "device plugin, folder emptied, runtime late": variant(device_plugin=True, forget="boot"),
     "device plugin, not back": variant(device_plugin=True, back=False),
     "device plugin, no devices before": variant(device_plugin=True, taken="no devices"),
     "device plugin, unhealthy before": variant(device_plugin=True, taken="unhealthy"),

@@ -137,10 +137,11 @@ def unlabelled_with_slots(seen: History, value: str = ICE) -> list[tuple[str, st
 
 
 def came_back(seen: History, start: float, *, slots: int = SLOTS) -> tuple[str, str]:
-    """In words, how long after `start` the label was there, and then all slots, for good."""
+    """In words, how long after `start` the last label was there, and then all slots, for good."""
+    label = seen.states[-1][1] or ICE
     told = []
     for name, holds in (
-        ("label", lambda state: state[1] is not None),
+        ("label", lambda state: state[1] == label),
         ("slots", lambda state: state[2] == slots),
     ):
         states = seen.since(start)

@@ -199,10 +199,6 @@ class RealNode:
     def log(self, name: str) -> Path:
         return self._processes.log(name)
 
-    def signal(self, name: str, number: int) -> None:
-        """Send a signal to one program, such as SIGSTOP to a runtime that is to hang."""
-        os.kill(self._processes.pid(name), number)
-
     def died(self) -> str:
         """Which program ended by itself, with its last lines; empty when none did."""
         try:
