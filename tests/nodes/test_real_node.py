@@ -185,10 +185,7 @@ async def test_a_relabel_takes_the_slots_away_and_leaves_the_sandbox_alone(bed: 
     assert seen.states[labelled][2] == 0
 
 
-@pytest.mark.parametrize("forget", [False, True], ids=["with checkpoint", "checkpoint lost"])
-async def test_a_sandbox_that_holds_a_relabel_outlives_kubelet_restarts(
-    bed: Bed, forget: bool
-) -> None:
+async def test_a_sandbox_that_holds_a_relabel_outlives_kubelet_restarts(bed: Bed) -> None:
     """For as long as it runs there are no slots, and the kubelet must not mistake that."""
     await bed.start()
     token = bed.bind_agent_pod()
@@ -198,7 +195,7 @@ async def test_a_sandbox_that_holds_a_relabel_outlives_kubelet_restarts(
     async with bed.agent(token, cpuinfo=CASCADE_FILE):
         await bed.view.until("RelabelHeld", deadline_s=SLOW)
         for _ in range(2):
-            await bed.restart_kubelet(forget_checkpoint=forget)
+            await bed.restart_kubelet()
             await until(lambda: bed.view.slots == 0, deadline_s=SLOW, what="no slots")
             assert (bed.phase(), bed.process()) == ("Running", process)
         assert bed.view.label == ICE
