@@ -80,7 +80,7 @@ async def test_the_daemonset_of_the_docs_labels_a_new_node_before_its_slots(
     back = ", ".join(came_back(seen, seen.times[0], slots=slots))
     measured(f"new node with the DaemonSet, from its registration: {back}")
     pod = await until(
-        lambda: next((p for p in view.admin.items(AGENT_PODS) if _ready(p)), None),
+        lambda: next((p for p in view.admin.items(AGENT_PODS) if _ready(p, node)), None),
         deadline_s=SLOW,
         what="the agent's pod is ready",
     )
@@ -100,7 +100,10 @@ async def test_the_daemonset_of_the_docs_labels_a_new_node_before_its_slots(
     )
 
 
-def _ready(pod: dict[str, Any]) -> bool:
+def _ready(pod: dict[str, Any], node: RealNode) -> bool:
+    """A ready pod of the DaemonSet on this node; pods of other tests may be left behind."""
+    if pod["spec"].get("nodeName") != node.name:
+        return False
     conditions = pod["status"].get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
