@@ -172,8 +172,16 @@ class Scene:
         done = await asyncio.to_thread(self.plane.kubectl, *args, stdin=stdin)
         return done.stdout
 
+    async def install(self) -> None:
+        """The custom resource, the database's schema, and the operator's rights on both servers."""
+        await asyncio.gather(self.kubectl("apply", "-f", str(CRD)), self.prepare_database())
+        await self.grant_rights()
+        await self.kubectl(
+            "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
+        )
+
     async def grant_rights(self) -> None:
-        """Give the operator the rights that the docs say it needs, and no others, on both servers.
+        """Give the operator the rights that the docs say it needs, and no others.
 
         The test bed's user stands in for the service account.
         """
@@ -184,6 +192,13 @@ class Scene:
         await self.kubectl(
             "apply", "-f", "-", stdin=rights.replace(account, f"{{kind: User, name: {OPERATOR}}}")
         )
+
+    async def prepare_database(self) -> None:
+        """The database's schema, and the operator's user with the role that the schema has for it.
+
+        Raises StoryError.
+        """
+        await self.migrate()
         await self.postgres.execute(f"DROP ROLE IF EXISTS {OPERATOR}")
         await self.postgres.execute(
             f"CREATE ROLE {OPERATOR} LOGIN IN ROLE sandbox_restore_operator"
@@ -213,10 +228,12 @@ async def raised(
     narrator: Narrator,
     audit: bool = False,
     load_seconds: float = 0.1,
+    installed: bool = True,
 ) -> AsyncIterator[Scene]:
     """Start all parts; at the end nothing of them is left.
 
-    `audit` is that of ControlPlane; `load_seconds` is how long a simulated load takes.
+    `audit` is that of ControlPlane; `load_seconds` is how long a simulated load takes. Without
+    `installed` the API server has neither custom resource nor rights: the caller brings them.
     """
     matrix, captures = load_matrix(), CapturesInMemory()
     async with contextlib.AsyncExitStack() as stack:
@@ -246,13 +263,8 @@ async def raised(
             folder=folder,
         )
         await asyncio.gather(
-            scene.kubectl("apply", "-f", str(CRD)),
-            scene.migrate(),
+            scene.install() if installed else scene.prepare_database(),
             asyncio.to_thread(plane.wait_nodes_ready),
-        )
-        await scene.grant_rights()
-        await scene.kubectl(
-            "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
         )
         yield scene
 
