@@ -25,7 +25,7 @@ demo: $(STAMP) testbed ## The story in the terminal: restores on a mixed-CPU fle
 	@$(BIN)/python -m tests.support.demo
 
 .PHONY: test
-test: $(STAMP) testbed promtool ## Every test: unit, Postgres, the real control plane
+test: $(STAMP) testbed promtool helm ## Every test: unit, Postgres, the real control plane
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: differential
@@ -48,6 +48,7 @@ check: $(STAMP) ## Format, lint, types, layers, drift of generated files
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m sandbox_restore.model.crd --check
 	@$(BIN)/python -m sandbox_restore.cli.settings_doc --check
+	@$(BIN)/python -m sandbox_restore.cli.chart_files --check
 	@$(BIN)/python -m sandbox_restore.agent.deviceplugin.generate --check
 
 .PHONY: format
@@ -65,6 +66,10 @@ testbed: $(STAMP) ## Build the control plane once (etcd, kube-apiserver, …) in
 promtool: $(STAMP) ## Build promtool once, with which the alerts are tested
 	@$(BIN)/python -m tests.support.promtool > /dev/null
 
+.PHONY: helm
+helm: $(STAMP) ## Build helm once into the same cache, for the chart's tests
+	@$(BIN)/python -m tests.support.testbed helm > /dev/null
+
 .PHONY: nodes
 nodes: testbed ## Build kubelet and containerd once, for tests on real nodes (Linux, root)
 	@$(BIN)/python -m tests.support.realnode
@@ -80,9 +85,10 @@ cluster-stop: $(STAMP) ## End the control plane that `make cluster` left running
 ##@ Generated files
 
 .PHONY: generate
-generate: $(STAMP) ## Write the CRD, docs/configuration.md and the protocol's messages anew
+generate: $(STAMP) ## Write the CRD, docs/configuration.md, the chart's files and the protocol's messages anew
 	@$(BIN)/python -m sandbox_restore.model.crd
 	@$(BIN)/python -m sandbox_restore.cli.settings_doc
+	@$(BIN)/python -m sandbox_restore.cli.chart_files
 	@$(BIN)/python -m sandbox_restore.agent.deviceplugin.generate
 
 .PHONY: lock

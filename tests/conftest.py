@@ -19,6 +19,7 @@ _HERE = Path(__file__).parent
 _FIRST = (
     "cluster",
     "nodes",
+    "chart",
     "agent",
     "simnode",
     "machine",

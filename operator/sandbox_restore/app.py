@@ -39,7 +39,7 @@ from sandbox_restore.handlers.watching import session_factory, watch
 from sandbox_restore.health import Health, serve
 from sandbox_restore.kube.client import KubeClient, NotFoundError, load_configuration
 from sandbox_restore.kube.lease import Lease
-from sandbox_restore.kube.objects import CRD, CRD_FILE, RESTORES, KubeObjects, Listed
+from sandbox_restore.kube.objects import CRD, CRD_FILE, KubeObjects, Listed
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model import names
 from sandbox_restore.model.crd import absent_fields
@@ -152,7 +152,7 @@ class _Operator:
     async def _check_api(self) -> None:
         """The API server answers and has the CRD, with every field that this program writes."""
         try:
-            await self.client.request("GET", RESTORES, query={"limit": "1"})
+            await self.kube.ask_for_restores()
         except NotFoundError as error:
             raise SchemaError(
                 f"the API server {self.client.server} has no {names.PLURAL}.{names.GROUP} "
@@ -303,6 +303,7 @@ class _Operator:
             store=self.store,
             state=self.state,
             intake=self.intake,
+            served=lambda namespace: not settings.namespaces or namespace in settings.namespaces,
             stranded=lambda rows: stranded_rows(
                 rows,
                 fleet,

@@ -62,6 +62,11 @@ class KubeObjects:
 
     # --- lists
 
+    async def ask_for_restores(self) -> None:
+        """Asks for one SandboxRestore where they are served; NotFoundError without the CRD."""
+        path = _restores(self._namespaces[0]) if self._namespaces else RESTORES
+        await self.client.request("GET", path, query={"limit": "1"})
+
     async def nodes(self) -> Listed[NodeFacts]:
         """All nodes, from one consistent chunked list."""
         return await self._whole(NODES, _nodes)

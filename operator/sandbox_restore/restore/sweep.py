@@ -26,14 +26,17 @@ class Sweeper:
         store: Store,
         state: ClusterState,
         intake: Intake,
+        served: Callable[[str], bool],
         stranded: Callable[[list[LeftPinned]], list[StrandedRow]],
         on_stranded: Callable[[list[StrandedRow]], None],
     ) -> None:
-        """`stranded` judges the rows that restores left pinned; `on_stranded` is told of each
+        """`served` tells of a namespace whether its restores are ours: rows of others are left to
+        others. `stranded` judges the rows that restores left pinned; `on_stranded` is told of each
         pass's finding, for metrics."""
         self._store = store
         self._state = state
         self._intake = intake
+        self._served = served
         self._stranded = stranded
         self._on_stranded = on_stranded
 
@@ -49,7 +52,8 @@ class Sweeper:
         missing = {
             e.sandbox_id
             for e in active
-            if not any(p.name == e.pod_name for p in self._state.pods_of(e.sandbox_id))
+            if self._served(e.namespace)
+            and not any(p.name == e.pod_name for p in self._state.pods_of(e.sandbox_id))
         }
         log.info("first_sweep_found", active=len(active), without_pod=len(missing))
         self._intake.concerned(missing, slow=True)
@@ -63,10 +67,15 @@ class Sweeper:
         orphans = {
             e.sandbox_id
             for e in await self._store.unreleased_active()
-            if e.restore_uid not in known
+            if self._served(e.namespace) and e.restore_uid not in known
         }
-        stale = {row.sandbox_id for row in await self._store.restoring_without_active()}
-        stranded = self._stranded(await self._store.left_pinned())
+        stale = {
+            row.sandbox_id
+            for row in await self._store.restoring_without_active()
+            if self._served(row.namespace)
+        }
+        left = await self._store.left_pinned()
+        stranded = self._stranded([row for row in left if self._served(row.namespace)])
         self._on_stranded(stranded)
         waiting = {
             row.sandbox_id

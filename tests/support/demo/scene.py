@@ -175,14 +175,14 @@ class Scene:
 
     async def install(self) -> None:
         """The custom resource, the database's schema, and the operator's rights on both servers."""
-        await asyncio.gather(self.kubectl("apply", "-f", str(CRD)), self.migrate())
+        await asyncio.gather(self.kubectl("apply", "-f", str(CRD)), self.prepare_database())
         await self.grant_rights()
         await self.kubectl(
             "wait", "--for=condition=Established", "crd/sandboxrestores.space.pplx.net"
         )
 
     async def grant_rights(self) -> None:
-        """Give the operator the rights that the docs say it needs, and no others, on both servers.
+        """Give the operator the rights that the docs say it needs, and no others.
 
         The test bed's user stands in for the service account.
         """
@@ -194,6 +194,13 @@ class Scene:
         await self.kubectl(
             "apply", "-f", "-", stdin=rights.replace(account, f"{{kind: User, name: {OPERATOR}}}")
         )
+
+    async def prepare_database(self) -> None:
+        """The database's schema, and the operator's user with the role that the schema has for it.
+
+        Raises StoryError.
+        """
+        await self.migrate()
         await self.postgres.execute(f"DROP ROLE IF EXISTS {OPERATOR}")
         await self.postgres.execute(
             f"CREATE ROLE {OPERATOR} LOGIN IN ROLE sandbox_restore_operator"
@@ -223,10 +230,12 @@ async def raised(
     narrator: Narrator,
     audit: bool = False,
     load_seconds: float = 0.1,
+    installed: bool = True,
 ) -> AsyncIterator[Scene]:
     """Start all parts; at the end nothing of them is left.
 
-    `audit` is that of ControlPlane; `load_seconds` is how long a simulated load takes.
+    `audit` is that of ControlPlane; `load_seconds` is how long a simulated load takes. Without
+    `installed` the API server has neither custom resource nor rights: the caller brings them.
     """
     matrix, captures = load_matrix(), CapturesInMemory()
     async with contextlib.AsyncExitStack() as stack:
@@ -255,7 +264,10 @@ async def raised(
             nodes=await stack.enter_async_context(nodes),
             folder=folder,
         )
-        await asyncio.gather(scene.install(), asyncio.to_thread(plane.wait_nodes_ready))
+        await asyncio.gather(
+            scene.install() if installed else scene.prepare_database(),
+            asyncio.to_thread(plane.wait_nodes_ready),
+        )
         yield scene
 
 

@@ -8,7 +8,7 @@ with ControlPlane.start(programs) as cluster:
 """
 
 from tests.support.testbed.api import Api
-from tests.support.testbed.build import ensure_built, ensure_module
+from tests.support.testbed.build import ensure_built, ensure_helm, ensure_module
 from tests.support.testbed.controlplane import ControlPlane
 from tests.support.testbed.credentials import User
 from tests.support.testbed.errors import (
@@ -35,6 +35,7 @@ __all__ = [
     "TestbedError",
     "User",
     "ensure_built",
+    "ensure_helm",
     "ensure_module",
     "wait_until",
 ]

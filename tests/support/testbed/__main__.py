@@ -1,4 +1,4 @@
-"""`python -m tests.support.testbed build|start|stop|env`."""
+"""`python -m tests.support.testbed build|helm|start|stop|env`."""
 
 import argparse
 import functools
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.testbed import background
-from tests.support.testbed.build import ensure_built
+from tests.support.testbed.build import ensure_built, ensure_helm
 from tests.support.testbed.errors import TestbedError
 
 COMMAND = "python -m tests.support.testbed"
@@ -24,6 +24,8 @@ def main() -> int:
                 programs = ensure_built(log=log)
                 print(programs.kubectl.parent)
                 print(programs.kwok.parent)
+            case "helm":
+                print(ensure_helm(log=log))
             case "start":
                 running = background.start(root=arguments.root, log=log)
                 print(_export(running))
@@ -45,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description="A Kubernetes on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="build the programs once and print their folders")
+    commands.add_parser("helm", help="build helm once and print its path")
     start = commands.add_parser("start", help="start a control plane that stays; print KUBECONFIG")
     start.add_argument("--root", type=Path, help="folder for its files, empty or new")
     commands.add_parser("stop", help="end it and remove its folder")

@@ -14,6 +14,7 @@ from tests.support.testbed.gomodules import (
     BUILD_ENVIRONMENT,
     BUILD_FLAGS,
     CONTROLPLANE,
+    HELM,
     KWOK,
     GoModule,
     GoProgram,
@@ -51,6 +52,11 @@ def ensure_built(*, log: Log = print) -> Programs:
         kube_controller_manager=control_plane / "kube-controller-manager",
         kwok=kwok / "kwok",
     )
+
+
+def ensure_helm(*, log: Log = print) -> Path:
+    """Return the program helm, which is built when it is not there yet; errors as above."""
+    return ensure_module(HELM, log=log) / "helm"
 
 
 def ensure_module(module: GoModule, *, log: Log = print) -> Path:

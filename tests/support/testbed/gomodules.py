@@ -17,6 +17,9 @@ KUBERNETES_VERSION = "v1.37.2"
 KWOK_VERSION = "v0.8.0"
 """Release of kwok; the same as in go/kwok/go.mod."""
 
+HELM_VERSION = "v4.3.1"
+"""Release of helm; the same as in go/helm/go.mod."""
+
 BUILD_ENVIRONMENT: Mapping[str, str] = {
     "CGO_ENABLED": "0",
     "GOTOOLCHAIN": "local",
@@ -117,6 +120,17 @@ KWOK = GoModule(
     free_gb=3,
 )
 """kwok, which plays the heartbeats of simulated nodes. It needs other library releases."""
+
+HELM = GoModule(
+    name="helm",
+    programs=(GoProgram("helm", "helm.sh/helm/v4/cmd/helm"),),
+    ldflags=f"-s -w -X helm.sh/helm/v4/internal/version.version={HELM_VERSION}",
+    minutes=4,
+    cache_gb=2,
+    programs_mb=60,
+    free_gb=4,
+)
+"""helm, for the chart's tests. It needs other library releases."""
 
 ORACLE = GoModule(
     name="oracle",
