@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 _BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
@@ -144,12 +145,14 @@ def main() -> int:
     """Run a page here and write what was printed into it."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.pages", description=__doc__)
     parser.add_argument("page", type=Path)
-    path: Path = parser.parse_args().page
+    parser.add_argument("--before", type=Path, help="a file of commands to run first, one a line")
+    arguments = parser.parse_args()
+    path: Path = arguments.page
     page = path.read_text()
-    results = run_steps(
-        steps_of(page), folder=Path.cwd(), environment=os.environ, timeout_s=600
-    )
-    path.write_text(_rewrite(page, results))
+    before = arguments.before.read_text().splitlines() if arguments.before else ()
+    steps = [*(Step(command=line, shown=()) for line in before), *steps_of(page)]
+    results = run_steps(steps, folder=Path.cwd(), environment=os.environ, timeout_s=600)
+    path.write_text(_rewrite(page, islice(results, len(before), None)))
     return 0
 
 
