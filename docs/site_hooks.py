@@ -2,12 +2,11 @@
 
 A link is written as it works in the repository. On the site, a file outside docs/ that some page
 links to lies under repository/, and links to it are rewritten. Files keep their text: what is
-Markdown becomes a page.
+Markdown becomes a page. A link to a folder leads to its README.md, or is plain text on the site.
 """
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -16,12 +15,12 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-log = logging.getLogger("mkdocs.hooks.repository")
-
 OUTSIDE = "repository"
-FRONT = "README.md"
+INDEX = "README.md"
+FRONT = INDEX
 """The front page of the repository, and of the site."""
 
+_FOLDER_LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s#:]+)\)")
 # Links of Markdown, neither in fenced blocks nor in inline code: those are told apart below.
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(#[^)\s]*)?(?=\))")
 _CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
@@ -43,7 +42,7 @@ def on_files(files: Files, *, config: Any) -> Files:
         path = waiting.pop()
         if not path.endswith(".md") or not (root / path).is_file():
             continue
-        for target in _targets((root / path).read_text(), path):
+        for target in _targets(root, path):
             if target.startswith("docs/") or target in seen or not (root / target).is_file():
                 continue
             seen.add(target)
@@ -58,25 +57,33 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
     root = Path(config.config_file_path).parent
     here = _in_repository(page.file.src_uri)
 
+    def unlinked(match: re.Match[str]) -> str:
+        folder = root / _resolved(match[2], here)
+        return match[1] if folder.is_dir() and not (folder / INDEX).is_file() else match[0]
+
     def moved(match: re.Match[str]) -> str:
-        target = _resolved(match[1], here)
-        uri = _on_site(target)
+        uri = _on_site(_file_of(root, _resolved(match[1], here)))
         if files.get_file_from_path(uri) is None:
-            if (root / target).exists():
-                log.warning("%s: link to %s, which is no file of the site", here, target)
-            return match[0]
+            return match[0]  # MkDocs says so
         return posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".") + (match[2] or "")
 
     return "".join(
-        text if is_code else _LINK.sub(moved, text) for is_code, text in _split(markdown)
+        text if is_code else _LINK.sub(moved, _FOLDER_LINK.sub(unlinked, text))
+        for is_code, text in _split(markdown)
     )
 
 
-def _targets(text: str, path: str) -> Iterator[str]:
-    """Paths in the repository that a Markdown file links to."""
-    for is_code, part in _split(text):
+def _targets(root: Path, path: str) -> Iterator[str]:
+    """Files of the repository that a Markdown file links to."""
+    for is_code, part in _split((root / path).read_text()):
         if not is_code:
-            yield from (_resolved(match[1], path) for match in _LINK.finditer(part))
+            for match in _LINK.finditer(part):
+                yield _file_of(root, _resolved(match[1], path))
+
+
+def _file_of(root: Path, path: str) -> str:
+    """What a path stands for: of a folder, the page that explains it."""
+    return f"{path}/{INDEX}" if (root / path).is_dir() else path
 
 
 def _resolved(link: str, path: str) -> str:
@@ -124,6 +131,6 @@ def _present(nav: Any, docs: Path) -> Iterator[Any]:
             )
             below.sort(key=lambda path: not path.endswith("README.md"))
         else:
-            below = what if (docs / what).is_file() else None
+            below = what if what == "index.md" or (docs / what).is_file() else None
         if below:
             yield {title: below}

@@ -20,6 +20,7 @@ _FIRST = (
     "simnode",
     "machine",
     "differential",
+    "docs",
     "testbed",
     "store",
     "alerts",
