@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 OUTSIDE = "repository"
 INDEX = "README.md"
@@ -47,8 +47,10 @@ def on_files(files: Files, *, config: Any) -> Files:
                 continue
             seen.add(target)
             waiting.append(target)
-            uri = f"{OUTSIDE}/{target}"
-            files.append(File.generated(config, uri, abs_src_path=str(root / target)))
+            there = str(root / target)
+            file = File.generated(config, f"{OUTSIDE}/{target}", abs_src_path=there)
+            file.inclusion = InclusionLevel.NOT_IN_NAV
+            files.append(file)
     return files
 
 
@@ -65,7 +67,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         uri = _on_site(_file_of(root, _resolved(match[1], here)))
         if files.get_file_from_path(uri) is None:
             return match[0]  # MkDocs says so
-        return posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".") + (match[2] or "")
+        return posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".") + (
+            match[2] or ""
+        )
 
     return "".join(
         text if is_code else _LINK.sub(moved, _FOLDER_LINK.sub(unlinked, text))
@@ -126,9 +130,7 @@ def _present(nav: Any, docs: Path) -> Iterator[Any]:
         elif what == f"{OUTSIDE}/":
             below = [f"{OUTSIDE}/{name}" for name in ("CONTRIBUTING.md", "CHANGELOG.md")]
         elif what.endswith("/"):
-            below = sorted(
-                str(path.relative_to(docs)) for path in (docs / what).glob("*.md")
-            )
+            below = sorted(str(path.relative_to(docs)) for path in (docs / what).glob("*.md"))
             below.sort(key=lambda path: not path.endswith("README.md"))
         else:
             below = what if what == "index.md" or (docs / what).is_file() else None

@@ -22,7 +22,10 @@ $ not run
 
 def test_a_command_has_the_lines_below_it() -> None:
     first, second = steps_of(PAGE)
-    assert (first.command, list(first.shown)) == ("kubectl get sbr", ["NAME     AGE", "wake-1   14s"])
+    assert (first.command, list(first.shown)) == (
+        "kubectl get sbr",
+        ["NAME     AGE", "wake-1   14s"],
+    )
     assert (second.command, list(second.shown)) == ("true", [])
 
 

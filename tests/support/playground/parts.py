@@ -127,12 +127,11 @@ def _write_env(*, kubeconfig: Path, dsn: str, programs: Programs) -> None:
 def _write_program(path: Path) -> None:
     """Write a program that runs this working tree's command, under the name it is called by."""
     start = (
-        f"import sys; sys.path.insert(0, {str(_ROOT / 'operator')!r}); sys.argv[0] = {path.name!r}; "
+        f"import sys; sys.argv[0] = {path.name!r}; "
+        f"sys.path.insert(0, {str(_ROOT / 'operator')!r}); "
         "from sandbox_restore.cli.main import main; sys.exit(main())"
     )
-    path.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(start)} "$@"\n'
-    )
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(start)} "$@"\n')
     path.chmod(0o755)
 
 

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -34,12 +35,12 @@ def told(text: str) -> set[str]:
     return set(re.findall(r"^(?:### |\| \[?)`([A-Z]\w+)`", text, re.MULTILINE))
 
 
-def written(module: object) -> Iterator[str]:
+def written(module: ModuleType) -> Iterator[str]:
     """Every string of a module that has the form of a reason."""
-    for node in ast.walk(ast.parse(inspect.getsource(module))):  # type: ignore[arg-type]
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if re.fullmatch(r"[A-Z][a-z]+([A-Z][a-z]+)*", node.value):
-                yield node.value
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and re.fullmatch(r"[A-Z][a-z]+([A-Z][a-z]+)*", text):
+            yield text
 
 
 def shown_by_the_code() -> set[str]:
@@ -48,8 +49,8 @@ def shown_by_the_code() -> set[str]:
 
 
 def test_every_reason_that_a_restore_can_show_is_on_the_page_and_no_other() -> None:
-    on_the_page = told(section("It waits")) | told(section("It works")) | told(
-        section("It has ended")
+    on_the_page = (
+        told(section("It waits")) | told(section("It works")) | told(section("It has ended"))
     )
     assert on_the_page == shown_by_the_code()
 
