@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from sandbox_restore import restore
 from sandbox_restore.cli.exit_codes import ExitCode
 from sandbox_restore.errors import SchemaError
 from sandbox_restore.placement.pod import NodeSelectorConflictError
 from sandbox_restore.report.advice import ADVICE
-from sandbox_restore.restore import choose, outcome, placing, planner
 from sandbox_restore.restore.blocked import Reason as Blocked
 from sandbox_restore.store import schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "troubleshooting.md").read_text()
 
-NO_REASONS = {"Succeeded", "Bound", "LocalOnly", "Unconstrained"}
+RULES = Path(restore.__path__[0])
+ABOUT_OTHERS = {
+    *("blocked", "failure", "pinned", "redirect", "rerender", "rescue", "status", "stranded"),
+    *("news", "reporter"),
+}
+"""Modules whose words are of other conditions or Events, or the runner's."""
+NO_REASONS = {"Succeeded", "Bound", "LocalOnly", "Unconstrained", "MarkerGivenUp"}
 """Words of the same form that are no reason of condition `Succeeded`."""
 
 
@@ -35,16 +39,17 @@ def told(text: str) -> set[str]:
     return set(re.findall(r"^(?:### |\| \[?)`([A-Z]\w+)`", text, re.MULTILINE))
 
 
-def written(module: ModuleType) -> Iterator[str]:
+def written(path: Path) -> Iterator[str]:
     """Every string of a module that has the form of a reason."""
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
+    for node in ast.walk(ast.parse(path.read_text())):
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and re.fullmatch(r"[A-Z][a-z]+([A-Z][a-z]+)*", text):
             yield text
 
 
 def shown_by_the_code() -> set[str]:
-    found = {word for module in (planner, choose, outcome, placing) for word in written(module)}
+    modules = [path for path in RULES.glob("*.py") if path.stem not in ABOUT_OTHERS]
+    found = {word for path in modules for word in written(path)}
     return (found - NO_REASONS) | set(ADVICE) | {NodeSelectorConflictError.reason}
 
 
