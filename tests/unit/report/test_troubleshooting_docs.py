@@ -26,7 +26,10 @@ ABOUT_OTHERS = {
     *("news", "reporter"),
 }
 """Modules whose words are of other conditions or Events, or the runner's."""
-NO_REASONS = {"Succeeded", "Bound", "LocalOnly", "Unconstrained", "MarkerGivenUp"}
+NO_REASONS = {
+    *("True", "False", "Unknown", "Succeeded", "Bound"),
+    *("LocalOnly", "Unconstrained", "MarkerGivenUp"),
+}
 """Words of the same form that are no reason of condition `Succeeded`."""
 
 
