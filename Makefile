@@ -16,13 +16,21 @@ STEPS ?= 10000
 
 .PHONY: help
 help: ## This list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Get it running
 
 .PHONY: demo
 demo: $(STAMP) testbed ## The story in the terminal: restores on a mixed-CPU fleet, gate off and on
 	@$(BIN)/python -m tests.support.demo
+
+.PHONY: playground
+playground: testbed ## Servers and simulated nodes to try the operator on: docs/start.md
+	@$(BIN)/python -m tests.support.playground start
+
+.PHONY: playground-stop
+playground-stop: $(STAMP) ## End what `make playground` left running
+	@$(BIN)/python -m tests.support.playground stop
 
 .PHONY: test
 test: $(STAMP) testbed promtool helm ## Every test: unit, Postgres, the real control plane
@@ -97,6 +105,13 @@ lock: $(STAMP) ## Resolve the dependencies anew into requirements/*.lock (hashes
 	@$(BIN)/uv pip compile pyproject.toml $(LOCK_ARGS) -c requirements/dev.lock -o requirements/runtime.lock
 
 LOCK_ARGS := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+
+##@ The site
+
+.PHONY: docs
+docs: $(STAMP) ## Build the documentation site into site/; a broken link is an error
+	@# Not --quiet: what is not shown is not counted by --strict.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 ##@ Set-up
 

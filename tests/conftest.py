@@ -24,6 +24,7 @@ _FIRST = (
     "simnode",
     "machine",
     "differential",
+    "docs",
     "testbed",
     "store",
     "alerts",

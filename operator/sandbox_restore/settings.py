@@ -63,7 +63,11 @@ class Settings(AgentSettings):
     host_cpu_placement_enabled: bool = _setting(default=False, section=CPU, expects="true or false")
     """The gate: keeps restores off hosts whose CPU cannot load the snapshot, and lets stranded
     restores be redirected to storage. Off, every pod is byte for byte what it would be without
-    the feature."""
+    the feature. Limit: kept off are the CPUs that nodes publish. A CPU that no node has published
+    yet and a node without a usable label stay eligible, and may refuse the snapshot: it is tried
+    elsewhere then. `hostCpuPolicy: Required` of a restore keeps it off both. Where no reachable
+    node can load the snapshot, or its capture CPU is not known, nothing is kept off. Turn it on
+    step by step: docs/rollout.md."""
 
     host_cpu_placement_observe: bool = _setting(default=False, section=CPU, expects="true or false")
     """Where the gate is off: computes each decision and reports it (status, Event, metrics, log)
@@ -74,8 +78,10 @@ class Settings(AgentSettings):
         "", section=CPU, expects="comma-separated pairs CAPTURE=>LOADER of canonical CPUs"
     )
     """Pairs of CPUs, `capture=>loader`: a snapshot captured on the first may be loaded on the
-    second. One-way and never chained. A CPU always loads what it captured. A wrong pair sends
-    restores to hosts that refuse them; a missing pair only costs choice."""
+    second, such as `intel-6-106-6=>intel-6-85-7`. One-way and never chained: `a=>b,b=>c` does not
+    give `a=>c`. A CPU always loads what it captured. A pair across vendors or architectures, or
+    one that cannot be read, ends the start. Add what you have measured (docs/rollout.md): a wrong
+    pair sends restores to hosts that refuse them; a missing pair only costs choice."""
 
     host_cpu_label: str = _setting(
         names.HOST_CPU_LABEL, section=CPU, expects="a label key such as example.com/host-cpu"
