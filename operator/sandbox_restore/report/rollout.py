@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from sandbox_restore.model.restore import Restore
+from sandbox_restore.report.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,8 @@ class Rollout:
 
     @property
     def words(self) -> str:
-        text = f"{self.restores} restores: {self.gate_on} with the gate on, {self.gate_off} without"
+        many = counted(self.restores, "restore")
+        text = f"{many}: {self.gate_on} with the gate on, {self.gate_off} without"
         if self.would_change or self.would_hold or self.would_redirect:
             text += (
                 f"; observed: it would have constrained {self.would_change}, held "

@@ -92,7 +92,7 @@ def news(restore: Restore, status: RestoreStatus, *, would_change: bool = False)
         found.append(
             News(
                 reason="PlacementWouldChange",
-                note=f"pod {status.pod_name}, with the gate on: {status.observed.message}",
+                note=f"pod {status.pod_name}: {status.observed.message}",
                 identity=status.pod_name,
                 attempt=_attempt_of(status),
                 change=_change(status.observed.decision),
