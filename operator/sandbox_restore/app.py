@@ -10,7 +10,6 @@ process ends at once, with none of that.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ import msgspec
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from sandbox_restore.counting import Counting
 from sandbox_restore.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -47,11 +47,11 @@ from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
 from sandbox_restore.model.restore import Restore
 from sandbox_restore.placement.template import PodTemplate
+from sandbox_restore.relisting import Relisting
 from sandbox_restore.restore.breaker import Breaker
 from sandbox_restore.restore.budget import RedirectBudget
 from sandbox_restore.restore.intake import Intake
-from sandbox_restore.restore.phase import by_phase
-from sandbox_restore.restore.placing import Placer, Placing, PlacingConfig
+from sandbox_restore.restore.placing import Placer, PlacingConfig
 from sandbox_restore.restore.queue import KeyedQueue
 from sandbox_restore.restore.reader import WorldReader
 from sandbox_restore.restore.reconciler import Reconciler
@@ -61,7 +61,7 @@ from sandbox_restore.restore.stranded import by_reason, stranded_rows
 from sandbox_restore.restore.sweep import Sweeper
 from sandbox_restore.restore.views import ViewCache
 from sandbox_restore.restore.watches import WatchLog
-from sandbox_restore.restore.world import BeginAttempt, PlannerConfig, Retire, Said, Step
+from sandbox_restore.restore.world import PlannerConfig
 from sandbox_restore.settings import Settings
 from sandbox_restore.store.listener import ChangeListener
 from sandbox_restore.store.node_recorder import Ages, NodeRecorder
@@ -248,21 +248,34 @@ class _Operator:
             may_wait_for_cache=lambda: time.monotonic() < warm_by,
         )
         self.views = ViewCache(trusted=lambda: self.listener.healthy)
-        self.watch_log = WatchLog(monotonic=time.monotonic, on_gap=self._on_watch_gap)
+        self.watch_log = WatchLog(
+            monotonic=time.monotonic, on_gap=lambda kind: self.relisting.gap(kind)
+        )
         self.intake = Intake(
             state=self.state, queue=self.queue, clock=utc_now, heard=self.watch_log.event
         )
-        self.gaps: asyncio.Queue[str] = asyncio.Queue()
+        self.relisting = Relisting(
+            state=self.state, kube=self.kube, intake=self.intake, views=self.views, clock=utc_now
+        )
+        self.counting = Counting(
+            metrics=self.metrics,
+            settings=settings,
+            state=self.state,
+            queue=self.queue,
+            breaker=self.breaker,
+            history=self.history,
+            watches=self.watch_log,
+            store=self.store,
+            clock=utc_now,
+        )
         reporter = Reporter(
             state=self.state,
             kube=self.kube,
             placer=self.placer,
             instance=self.instance,
-            on_finished=self._count_finished,
-            on_blocked=lambda condition: self.metrics.redirects.labels("blocked", condition).inc(),
-            on_would_change=lambda change, reason: self.metrics.would_change.labels(
-                change, reason
-            ).inc(),
+            on_finished=self.counting.finished,
+            on_blocked=self.counting.blocked,
+            on_would_change=self.counting.would_change,
         )
         budget = RedirectBudget(settings.redirects_per_minute)
         reader = WorldReader(
@@ -296,8 +309,8 @@ class _Operator:
             breaker=self.breaker,
             clock=utc_now,
             requeue=self.queue.add_after,
-            on_step=self._count_step,
-            on_placed=self._count_placed,
+            on_step=self.counting.step,
+            on_placed=self.counting.placed,
         )
         self.sweeper = Sweeper(
             store=self.store,
@@ -377,13 +390,13 @@ class _Operator:
             for name, interval, once in (
                 ("sweep", settings.sweep_interval, self._sweep),
                 ("observations", settings.sweep_interval, self._read_observations),
-                ("counts", settings.sweep_interval, self._count_rows),
-                ("resync", settings.resync_interval, self._resync),
-                ("relist", settings.relist_interval, self._relist_all),
+                ("counts", settings.sweep_interval, self.counting.rows),
+                ("resync", settings.resync_interval, self._look_again),
+                ("relist", settings.relist_interval, self.relisting.relist_all),
             ):
                 loop = _every(interval.total_seconds(), once, name=name)
                 await stack.enter_async_context(self._background(name, loop))
-            await stack.enter_async_context(self._background("gaps", self._mend_gaps()))
+            await stack.enter_async_context(self._background("gaps", self.relisting.mend_gaps()))
             await stack.enter_async_context(
                 self._background("first-sweep", self.sweeper.first_sweep())
             )
@@ -466,32 +479,6 @@ class _Operator:
         else:
             log.error("reconcile_crashed", **self._scope(key), exc_info=error)
 
-    def _count_step(self, step: Step) -> None:
-        self.metrics.steps.labels(type(step).__name__).inc()
-        if isinstance(step, BeginAttempt):
-            gate = "on" if step.gate else "off"
-            self.metrics.attempts.labels(step.source.value, gate).inc()
-            if step.redirect is not None:
-                self.metrics.redirects.labels("redirected", "").inc()
-        if isinstance(step, Retire):
-            self.metrics.ended.labels(step.outcome.value).inc()
-            if step.failure_class is not None:
-                self.metrics.failures.labels(step.failure_class).inc()
-
-    def _count_finished(self, restore: Restore, said: Said) -> None:
-        self.metrics.restore_ended(
-            succeeded=bool(said.succeeded),
-            reason=said.reason,
-            seconds=(utc_now() - restore.created).total_seconds(),
-        )
-
-    def _count_placed(self, placing: Placing) -> None:
-        told = [(placing.placement, "on" if placing.placement.gate else "off")]
-        if placing.observed is not None:
-            told.append((placing.observed, "observed"))
-        for status, gate in told:
-            self.metrics.decisions.labels(status.decision, status.reason, gate).inc()
-
     def _on_change(self, sandbox_id: str, version: int) -> None:
         if self.views.announced(sandbox_id, version) and self._is_ours(sandbox_id):
             self.queue.add(sandbox_id)
@@ -504,79 +491,18 @@ class _Operator:
         self.views.forget()
         self.intake.concerned(self.state.sandboxes(), slow=True)
 
-    def _on_watch_gap(self, kind: str) -> None:
-        self.gaps.put_nowait(kind)
-
-    async def _mend_gaps(self) -> None:
-        """After a re-list of Kopf's: deletions in the gap are told by nobody."""
-        while True:
-            kind = await self.gaps.get()
-            log.info("watch_gap_found", kind=kind)
-            for _ in itertools.count():
-                if await self._relisted(kind):
-                    break
-                await asyncio.sleep(2.0)
-
-    async def _relist(self, kind: str) -> None:
-        if kind == "nodes":
-            nodes = await self.kube.nodes()
-            found = self.state.replace_nodes(nodes.items, utc_now(), version=nodes.version)
-        elif kind == "pods":
-            pods = await self.kube.pods()
-            found = self.state.replace_pods(pods.items, version=pods.version)
-        else:
-            restores = await self.kube.restores()
-            found = self.state.replace_restores(restores.items, version=restores.version)
-        self.intake.concerned(found)
-
-    async def _relisted(self, kind: str) -> bool:
-        try:
-            await self._relist(kind)
-        except SandboxRestoreError as error:
-            log.warning("relist_failed", kind=kind, problem=str(error))
-            return False
-        return True
-
-    async def _relist_all(self) -> None:
-        for kind in ("nodes", "pods", names.PLURAL):
-            await self._relisted(kind)
-
     async def _sweep(self) -> None:
         await self.sweeper.sweep()
         await self.recorder.prune()
 
-    async def _resync(self) -> None:
-        """The slow safety net: each unfinished restore is looked at again."""
-        before = utc_now() - self.settings.resync_interval
-        waiting = {
-            r.spec.sandbox_id
-            for r in self.state.restores()
-            if not r.finished and r.created < before
-        }
-        for sandbox_id in waiting:
-            # An announcement may have been lost without a sign: the row is read again.
-            self.views.drop(sandbox_id)
-        self.intake.concerned(waiting, slow=True)
+    async def _look_again(self) -> None:
+        self.relisting.look_again(unfinished_for=self.settings.resync_interval)
 
     async def _read_observations(self) -> None:
         """What an operator before this one, or beside it, has seen hosts do (section 11)."""
         if self.settings.circuit_window:
             since = utc_now() - self.settings.circuit_window
             self.breaker.record(reversed(await self.store.observations(since)))
-
-    async def _count_rows(self) -> None:
-        """For the metrics: rows by state, and snapshots that no node of the fleet could load."""
-        counts = await self.store.counts()
-        # Not those that are only held as published: a snapshot whose last loader left has none.
-        published = self.state.fleet.published()
-        loaders = self.settings.compatibility.loaders
-        self.metrics.set_rows(
-            counts.sandboxes,
-            await self.store.stored_lineages(),
-            has_loader=lambda cpu, ancestors: bool(loaders(cpu, ancestors, published)),
-        )
-        since = utc_now() - self.settings.observation_ttl
-        self.metrics.set_refusals(await self.store.refusals(since))
 
     async def _ping(self) -> None:
         while True:
@@ -602,26 +528,7 @@ class _Operator:
 
     def _refresh_gauges(self) -> None:
         self._refresh_connections()
-        self.metrics.set_restores(by_phase(self.state.restores()))
-        self.metrics.queue_depth.set(len(self.queue))
-        self.metrics.queue_delayed.set(self.queue.delayed)
-        self.metrics.index_warm.set(int(self.state.fleet.warm))
-        self.metrics.set_fleet(self.state.fleet.counts())
-        self._refresh_circuits()
-        self.metrics.history_read.set(int(self.history.loaded))
-        self.metrics.history_waiting.set(self.history.waiting)
-        self.metrics.history_given_up.set(self.history.given_up)
-        for kind, age in self.watch_log.ages().items():
-            self.metrics.watch_age.labels(kind).set(-1 if age is None else age)
-
-    def _refresh_circuits(self) -> None:
-        now = utc_now()
-        published = self.state.fleet.published(now=now)
-        self.metrics.circuit_open.clear()
-        for cpu in self.breaker.captures(now):
-            loaders = self.settings.compatibility.loaders(cpu, (), published)
-            found = self.breaker.verdict(cpu, loaders, now=now)
-            self.metrics.circuit_open.labels(cpu).set(int(found is not None))
+        self.counting.gauges()
 
     @asynccontextmanager
     async def _background(self, name: str, work: Awaitable[None]) -> AsyncIterator[None]:
