@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from sandbox_restore.fleet.cpu import recorded_cpu
 from sandbox_restore.fleet.history import NodeHistory
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model.restore import Restore
@@ -84,7 +85,10 @@ class Counting:
         self.metrics.set_rows(
             counts.sandboxes,
             await self.store.stored_lineages(),
-            has_loader=lambda cpu, ancestors: bool(loaders(cpu, ancestors, published)),
+            # A recorded ancestor that names no CPU counts as not recorded (section 3).
+            has_loader=lambda cpu, ancestors: bool(
+                loaders(cpu, [a for a in ancestors if recorded_cpu(a) is not None], published)
+            ),
         )
         since = self.clock() - self.settings.observation_ttl
         self.metrics.set_refusals(await self.store.refusals(since))

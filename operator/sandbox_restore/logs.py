@@ -20,7 +20,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from sandbox_restore.errors import SandboxRestoreError
-from sandbox_restore.redact import HIDDEN, names_a_secret, redact
+from sandbox_restore.redact import HIDDEN, names_a_secret, printable, redact
 
 Form = Literal["auto", "json", "console"]
 
@@ -127,7 +127,7 @@ def _object_named(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _redacted(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Plain values without secrets; the last step before rendering, so that nothing escapes it."""
     return {
-        _clean(key): _plain(value, key=key, depth=0)
+        printable(key): _plain(value, key=key, depth=0)
         for key, value in event.items()
         if key not in _INTERNAL and value is not None
     }
@@ -147,14 +147,14 @@ def _plain(value: object, *, key: str, depth: int) -> Any:
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
             return {
-                _clean(str(name)): _plain(item, key=str(name), depth=depth + 1)
+                printable(str(name)): _plain(item, key=str(name), depth=depth + 1)
                 for name, item in value.items()
             }
         if isinstance(value, set | frozenset):
             return sorted(str(_plain(item, key="", depth=depth + 1)) for item in value)
         if isinstance(value, list | tuple):
             return [_plain(item, key="", depth=depth + 1) for item in value]
-    return _clean(redact(_words(value)))
+    return printable(redact(_words(value)))
 
 
 def _words(value: object) -> str:
@@ -162,12 +162,3 @@ def _words(value: object) -> str:
         return str(value)
     except Exception as error:  # a log line must not be lost to an object that cannot be told
         return f"<{type(value).__name__} without words: {type(error).__name__}>"
-
-
-def _clean(text: str) -> str:
-    """Control characters (terminal sequences) and lone surrogates become escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )

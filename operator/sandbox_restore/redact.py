@@ -66,3 +66,12 @@ def _hide_value(found: re.Match[str]) -> str:
 def names_a_secret(key: str) -> bool:
     """Whether a field of that name holds a secret, whatever its value looks like."""
     return _SECRET_KEY.search(key) is not None
+
+
+def printable(text: str) -> str:
+    """Control characters (terminal sequences) and lone surrogates become escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )

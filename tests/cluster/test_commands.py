@@ -19,7 +19,7 @@ from sandbox_restore.cli.exit_codes import ExitCode
 from tests.cluster.rows import all_pins, left_stranded, row_of
 from tests.cluster.test_redirect import apply, finished, gate_on, node_of, one_sandbox
 from tests.support.demo.scene import LEASE_NAMESPACE, OPERATOR, Scene
-from tests.support.fleet import sandbox_seeds
+from tests.support.fleet import SandboxSeed, sandbox_seeds
 from tests.support.testbed import ensure_built
 from tests.support.waiting import until
 
@@ -240,22 +240,44 @@ async def test_fleet_watch_shows_it_again_and_again(scene: Scene) -> None:
     await process.wait()
 
 
+async def runs_there(scene: Scene, seed: SandboxSeed, node: str) -> None:
+    """The platform runs it by its own means."""
+    await scene.report(
+        "execution_started",
+        sandbox_id=seed.id,
+        node_name=node,
+        pod_name=f"{seed.id}-own",
+        pod_uid=f"{seed.id}-own",
+    )
+
+
 async def test_drain_check_names_what_a_drain_would_take(scene: Scene, namespace: str) -> None:
     seed = await one_sandbox(scene, namespace, namespace)
+    other = await one_sandbox(scene, namespace, f"{namespace}-other")
     nodes = [
         n.name for n in scene.fleet if n.labels.get("space.pplx.net/host-cpu") == seed.capture_cpu
     ]
     pinned = {pin for pin in await all_pins(scene.dsn) if pin is not None}
-    some = await run(scene, "fleet", "drain-check", *sorted(set(nodes) - pinned)[:1])
+    free = sorted(set(nodes) - pinned)[:1]
+    some = await run(scene, "fleet", "drain-check", *free)
     assert some.code == ExitCode.OK, some
     assert "every sandbox that can be restored now still can be" in some.out
+    await runs_there(scene, seed, free[0])
+    with_a_vm = await run(scene, "fleet", "drain-check", *free)
+    assert with_a_vm.code == ExitCode.FAILED
+    assert "1 sandbox running there could be restored elsewhere: suspend" in _flat(with_a_vm.out)
+    trusted = await run(scene, "fleet", "drain-check", "--suspended-first", *free)
+    assert trusted.code == ExitCode.OK
     every = await run(scene, "fleet", "drain-check", *nodes)
     assert every.code == ExitCode.FAILED
     assert f"needs {seed.capture_cpu}, and no node that stays has it" in _flat(every.out)
     document = (await run(scene, "fleet", "drain-check", *nodes, "-o", "json")).json
+    assert (document["safe"], document["restorable"]) == (False, False)
     [kind] = [k for k in document["snapshots"] if k["captureCpu"] == seed.capture_cpu]
-    assert f"{namespace}/{seed.id}" in kind["examples"]
+    assert f"{namespace}/{other.id}" in kind["examples"]
     assert kind["sandboxes"] == len(kind["examples"])
+    [runs] = [s for s in document["states"] if s["sandbox"] == seed.id]
+    assert runs["why"] == "next-snapshot"
 
 
 # doctor

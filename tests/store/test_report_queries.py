@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_restore.model.sandbox import PinnedThere, SandboxState, StoredKind, StoredLineage
 from sandbox_restore.store.store import Store
-from tests.store.helpers import NAMESPACE, Database, at
+from tests.store.helpers import NAMESPACE, Database, at, begin, load
 
 ICE, BROADWELL = "intel-6-106-6", "intel-6-79-1"
 
@@ -66,17 +66,26 @@ async def test_snapshots_are_counted_by_capture_cpu_and_ancestry(dsn: str, rows:
 
 async def test_rows_pinned_to_a_node_say_whether_storage_has_a_copy(dsn: str, rows: Rows) -> None:
     await rows.sandbox("a", pinned_node="n1", local_artifact_marker=True)
-    await rows.sandbox("b", pinned_node="n1")
+    await rows.sandbox("b", pinned_node="n1", node_group="g1", node_selector='{"disk": "fast"}')
     await rows.sandbox("c", pinned_node="n2")
     await rows.sandbox("d")
     await rows.snapshot("b", 1)
+    await rows.sandbox("e-behind", pinned_node="n1", last_command_at=at(2))
+    await rows.snapshot("e-behind", 1)
+    await rows.sandbox("f-newer-failed", pinned_node="n1")
+    await rows.snapshot("f-newer-failed", 1)
+    await rows.snapshot("f-newer-failed", 2, state="failed", storage_uri=None)
+    await rows.sandbox("g-uploading", pinned_node="n1")
+    await rows.snapshot("g-uploading", 1)
+    await rows.snapshot("g-uploading", 2, state="uploading", captured_at=None, storage_uri=None)
     await rows.snapshot("a", 1, storage_uri=None)
     async with await Store.open(dsn, pool_size=1) as store:
         found = await store.pinned_to(["n1", "n3"])
         assert await store.pinned_to([]) == []
 
-    def row(name: str, *, marker: bool, in_storage: bool) -> PinnedThere:
+    def row(name: str, *, marker: bool, in_storage: bool, **more: Any) -> PinnedThere:
         return PinnedThere(
+            **more,
             sandbox_id=name,
             namespace=NAMESPACE,
             state=SandboxState.SUSPENDED,
@@ -87,8 +96,25 @@ async def test_rows_pinned_to_a_node_say_whether_storage_has_a_copy(dsn: str, ro
 
     assert found == [
         row("a", marker=True, in_storage=False),
-        row("b", marker=False, in_storage=True),
+        row("b", marker=False, in_storage=True, node_group="g1", node_selector={"disk": "fast"}),
+        row("e-behind", marker=False, in_storage=False),
+        row("f-newer-failed", marker=False, in_storage=False),
+        row("g-uploading", marker=False, in_storage=False),
     ]
+
+
+async def test_a_sandbox_that_runs_tells_what_it_descends_from(
+    dsn: str, rows: Rows, owner: Database
+) -> None:
+    await rows.sandbox("a")
+    await rows.snapshot("a", 1, host_cpu=ICE, ancestor_cpus=[BROADWELL])
+    async with await Store.open(dsn, pool_size=1) as store:
+        async with store.locked("a") as locked:
+            await begin(locked, snapshot_id="a-1")
+        async with store.locked("a") as locked:
+            await load(locked)
+        [found] = await store.pinned_to(["node-b"])
+    assert (found.state, found.lineage) == (SandboxState.RUNNING, (BROADWELL, ICE))
 
 
 async def test_the_newest_stored_snapshot_decides_and_what_a_staying_node_holds_is_left_out(
@@ -106,13 +132,12 @@ async def test_the_newest_stored_snapshot_decides_and_what_a_staying_node_holds_
     await rows.sandbox("unstored")
     await rows.snapshot("unstored", 1, storage_uri=None)
     async with await Store.open(dsn, pool_size=1) as store:
-        found = await store.stored_kinds([ICE, BROADWELL], drained=["n1"])
+        found = await store.stored_kinds(drained=["n1"])
         plain = StoredKind(capture_cpu=ICE, sandboxes=2)
         grouped = StoredKind(
             capture_cpu=ICE, node_group="g1", node_selector={"disk": "fast"}, sandboxes=1
         )
         assert sorted(found, key=str) == sorted([plain, grouped], key=str)
-        assert await store.stored_kinds([BROADWELL], drained=["n1"]) == []
         named = [
             await store.sandboxes_of(one, drained=["n1"], limit=10) for one in (plain, grouped)
         ]

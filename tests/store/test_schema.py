@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import asyncpg
@@ -34,6 +36,20 @@ HEAD = ALL[-1]
 async def upgrade_to(dsn: str, revision: str) -> list[str]:
     connection = await connect(dsn, purpose="test", timeout=5)
     return await runner.upgrade(connection, target=revision, notify=lambda _line: None)
+
+
+def test_the_files_are_the_revisions_in_their_order() -> None:
+    assert list(runner.revisions()) == ALL
+
+
+def test_the_operator_starts_without_what_only_migrations_need() -> None:
+    """Alembic and SQLAlchemy are a quarter of a start."""
+    program = (
+        "import sys, sandbox_restore.app;"
+        "sys.exit(','.join({'alembic', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert ran.stderr.strip() == b""
 
 
 async def test_an_empty_database_is_absent_and_becomes_current(empty_dsn: str) -> None:

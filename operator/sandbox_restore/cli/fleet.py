@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from sandbox_restore.model.node import NodeFacts
     from sandbox_restore.model.sandbox import StoredLineage
-    from sandbox_restore.report.drain import DrainCheck
+    from sandbox_restore.placement.reachable import Demand
+    from sandbox_restore.report.drain import Confined, DemandOf, DrainCheck
     from sandbox_restore.report.matrix import Matrix
     from sandbox_restore.report.rollout import Rollout
     from sandbox_restore.settings import Settings
@@ -124,6 +125,13 @@ def _watch(
 def drain_check(
     nodes: Annotated[list[str], typer.Argument(metavar="NODE…", help="Nodes to be drained.")],
     *,
+    suspended_first: Annotated[
+        bool,
+        typer.Option(
+            "--suspended-first",
+            help="What runs there will be suspended and stored before the drain: do not fail.",
+        ),
+    ] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     output: DocumentOption = Document.TEXT,
@@ -136,7 +144,7 @@ def drain_check(
 
     \b
     Examples:
-      sandbox-restore fleet drain-check node-7 node-8 && kubectl drain node-7 node-8
+      sandbox-restore fleet drain-check node-7 node-8
       sandbox-restore fleet drain-check node-7 -o json
     """
     from sandbox_restore.report import shape
@@ -151,7 +159,8 @@ def drain_check(
         say_drain(check, examples)
     else:
         say_document(shape.of_drain(check, examples), output)
-    raise typer.Exit(ExitCode.OK if check.safe else ExitCode.FAILED)
+    well = check.restorable and (suspended_first or not check.running)
+    raise typer.Exit(ExitCode.OK if well else ExitCode.FAILED)
 
 
 # --- reading
@@ -212,12 +221,12 @@ async def _check(
         raise ConfigurationError([f"there is no node {name}" for name in unknown])
     async with await Store.open(settings.dsn, pool_size=1, command_timeout=60.0) as store:
         (await store.schema_state()).require_current()
-        recorded = {one.capture_cpu for one in await store.stored_lineages()}
         check = drain.drain_check(
             await store.pinned_to(names),
-            await store.stored_kinds([cpu for cpu in recorded if cpu], drained=names),
+            await store.stored_kinds(drained=names),
             nodes,
             settings.compatibility,
+            demand_of=_demands(settings),
             drained=names,
             cpu_label=settings.host_cpu_label,
             drain_marks=settings.drain_marks,
@@ -227,6 +236,27 @@ async def _check(
             for i, one in enumerate(check.kinds)
         }
     return check, named
+
+
+def _demands(settings: Settings) -> DemandOf:
+    """What the pod template and a sandbox's row ask of a node together."""
+    from sandbox_restore.cli.plan import pod_template
+    from sandbox_restore.model.restore import RestoreSpec
+    from sandbox_restore.model.sandbox import Sandbox
+    from sandbox_restore.placement.pod import NodeSelectorConflictError, demand_of
+
+    template = pod_template(settings)
+
+    def asked(one: Confined) -> Demand | None:
+        row = Sandbox(
+            id="any", namespace="any", node_group=one.node_group, node_selector=one.node_selector
+        )
+        try:
+            return demand_of(template, sandbox=row, spec=RestoreSpec(sandbox_id=row.id))
+        except NodeSelectorConflictError:
+            return None
+
+    return asked
 
 
 # --- text
@@ -288,10 +318,12 @@ def say_drain(check: DrainCheck, examples: dict[int, list[tuple[str, str]]]) -> 
     from sandbox_restore.report.words import counted, listed
 
     who = listed(check.nodes)
-    if check.safe:
+    if check.restorable:
         say(f"Without {who} every sandbox that can be restored now still can be.")
+    elif check.lost == 1:
+        say(f"Without {who}, 1 sandbox could not be restored:")
     else:
-        say(f"Without {who}, {counted(check.lost, 'sandbox')} could not be restored:")
+        say(f"Without {who}, up to {check.lost} sandboxes could not be restored:")
     for why in dict.fromkeys(one.why for one in check.states):
         group = [one for one in check.states if one.why is why]
         for one in group[:EXAMPLES]:
@@ -309,10 +341,15 @@ def say_drain(check: DrainCheck, examples: dict[int, list[tuple[str, str]]]) -> 
     if check.running:
         say(
             f"{counted(check.running, 'sandbox')} running there could be restored elsewhere: "
-            "suspend them first."
+            "suspend them, and wait until their snapshots are in storage."
         )
     if check.already:
         say(
             f"{check.already} more have no usable node already, drained or not: see "
             "sandbox-restore fleet."
+        )
+    if check.unknown:
+        say(
+            f"{counted(check.unknown, 'sandbox')} not judged: the capture CPU of the newest "
+            "snapshot is not recorded."
         )

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from sandbox_restore.cli.exit_codes import ExitCode, exit_code_of
 from sandbox_restore.errors import ConfigurationError, SandboxRestoreError
-from sandbox_restore.redact import redact
+from sandbox_restore.redact import printable, redact
 
 WIDTH: Final = 100
 """Columns of an answer that goes to no terminal."""
@@ -114,8 +114,8 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
 
 
 def say(line: str) -> None:
-    """One line of the answer."""
-    sys.stdout.write(f"{line}\n")
+    """One line of the answer; what others have said in it cannot steer a terminal."""
+    sys.stdout.write(f"{printable(line)}\n")
 
 
 def say_json(document: Any) -> None:

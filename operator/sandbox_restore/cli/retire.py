@@ -73,6 +73,7 @@ async def _retire(
     context: str | None,
 ) -> ExitCode:
     from sandbox_restore.cli.cluster import cluster
+    from sandbox_restore.fleet.cpu import label_cpu
     from sandbox_restore.report.forced import forced_retirement
     from sandbox_restore.store.store import Store
 
@@ -95,8 +96,8 @@ async def _retire(
             if found.pod_name != pod_name:
                 note(f"its pod is {found.pod_name}, not {pod_name}: nothing retired", kind="error")
                 return ExitCode.FAILED
-            if found.runs:
-                note(f"{found.runs}: nothing retired", kind="error")
+            if found.needless:
+                note(f"{found.needless}: nothing retired", kind="error")
                 return ExitCode.FAILED
             step = forced_retirement(found)
             node = found.sighting.node if found.sighting is not None else None
@@ -111,7 +112,9 @@ async def _retire(
                 pod_uid=step.pod_uid,
                 node_name=step.node_name,
                 node_uid=step.execution.node_uid or (None if node is None else node.uid),
-                node_cpu=None if node is None else node.labels.get(settings.host_cpu_label),
+                node_cpu=None
+                if node is None
+                else label_cpu(node.labels, key=settings.host_cpu_label),
             )
         say("")
         say(f"retired: execution {step.execution.id} of sandbox {sandbox}, on your word")
@@ -159,13 +162,12 @@ def _say(found: Known) -> None:
     for line in found.lines():
         say(line)
     say("")
-    if not found.verdict.may_be_alive:
-        say("The operator retires it by itself; there is nothing to force.")
-        return
-    if found.runs:
-        say(f"Nothing is retired: {found.runs}.")
+    if found.needless:
+        say(f"Nothing is retired: {found.needless}.")
         return
     if found.verdict.recheck_at is not None:
         say("An operator that runs decides by itself, about then. Force nothing that can wait.")
+    if found.execution.loaded_at is None and found.pod is None:
+        say("Its pod's UID is not known: a suspend of it that is reported later will not count.")
     say("Nothing is retired. When you know that its VM runs no more, whatever the above says:")
     say(f"  sandbox-restore retire {found.sandbox.id} --force --pod {found.pod_name}")

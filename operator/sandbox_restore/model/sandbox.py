@@ -225,7 +225,11 @@ class PinnedThere:
     pinned_node: str
     marker: bool
     in_storage: bool
-    """A ready full snapshot of it is in storage."""
+    """Its newest full snapshot is ready in storage, and holds its last command and access."""
+    node_group: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    lineage: tuple[str, ...] = ()
+    """Of one that runs: the capture CPUs of the snapshots it descends from, as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

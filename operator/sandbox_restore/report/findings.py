@@ -174,7 +174,14 @@ def of_restores(
 ) -> Iterator[Finding]:
     """Whether somebody looks at the restores, and what stands out among them."""
     served = [r for r in restores if not namespaces or r.namespace in namespaces]
-    unseen = [r for r in served if not r.status.conditions and now - r.created > SEEN_WITHIN]
+    unseen = sorted(
+        (
+            r
+            for r in served
+            if not r.status.conditions and not r.deleting and now - r.created > SEEN_WITHIN
+        ),
+        key=lambda r: r.created,
+    )
     if unseen:
         names = [f"{r.namespace}/{r.name}" for r in unseen]
         yield Finding(

@@ -42,12 +42,18 @@ class Known:
     verdict: Verdict
 
     @property
-    def runs(self) -> str:
-        """Why no word is taken: a person can end it by other means. Empty: one is."""
+    def needless(self) -> str:
+        """Why no word is taken: it is proven, or a person can end it by other means. Empty: one
+        is."""
         node = self.sighting.node if self.sighting is not None else None
-        if self.pod is None or self.pod.terminal or not self.pod.bound:
-            return ""
-        if node is None or not node.ready:
+        if not self.verdict.may_be_alive:
+            return "it is proven over: the operator retires it by itself"
+        if self.pod is not None and not self.pod.bound:
+            return (
+                f"pod {self.pod.name} is not bound and may be any moment: delete it, and its "
+                "execution is retired"
+            )
+        if self.pod is None or self.pod.terminal or node is None or not node.ready:
             return ""
         return (
             f"pod {self.pod.name} runs on node {node.name}, which is Ready: delete the pod, and "
@@ -177,7 +183,8 @@ def forced_retirement(found: Known) -> Retire:
 
     What may have run is not forgotten: the row is pinned to where it ran, so that the next wake
     tries there first and section 10 guards what has been recorded since. A report of its suspend
-    that comes later still counts (outcome `lost`).
+    that comes later still counts (outcome `lost`), provided that the pod's UID is known: that of an
+    execution that never loaded, and whose pod object is gone, is not.
     """
     one, row, pod = found.execution, found.sandbox, found.pod
     pod_uid = one.pod_uid or (None if pod is None else pod.uid)

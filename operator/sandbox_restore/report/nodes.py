@@ -33,8 +33,10 @@ COMMAND: Final[Mapping[NodeState, str]] = {
 }
 """What a person would run to get such a node back, or to learn why it is away."""
 
-_PASSING: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""Taints that Kubernetes sets for states of their own: not ready, cordoned, …"""
+_OF_STATES: Final = tuple(
+    f"node.kubernetes.io/{what}" for what in ("not-ready", "unreachable", "unschedulable")
+)
+"""Taints that Kubernetes sets for states that are named here already."""
 
 
 def state_of(node: NodeFacts, *, drain_marks: Collection[str]) -> NodeState:
@@ -49,7 +51,7 @@ def state_of(node: NodeFacts, *, drain_marks: Collection[str]) -> NodeState:
         return NodeState.BLOCKED
     if not node.ready:
         return NodeState.NOT_READY
-    if any(t.effect != "PreferNoSchedule" and not t.key.startswith(_PASSING) for t in node.taints):
+    if any(t.effect != "PreferNoSchedule" and t.key not in _OF_STATES for t in node.taints):
         return NodeState.TAINTED
     return NodeState.SCHEDULABLE
 

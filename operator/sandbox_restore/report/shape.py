@@ -85,10 +85,12 @@ def of_drain(check: DrainCheck, examples: dict[int, list[tuple[str, str]]]) -> d
     """`fleet drain-check`; `examples`: namespace and id of sandboxes, by place in `kinds`."""
     return {
         "nodes": list(check.nodes),
-        "safe": check.safe,
+        "safe": check.restorable and not check.running,
+        "restorable": check.restorable,
         "lost": check.lost,
         "running": check.running,
         "already": check.already,
+        "unknown": check.unknown,
         "states": [
             {
                 "namespace": one.row.namespace,

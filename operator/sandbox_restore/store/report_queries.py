@@ -26,28 +26,37 @@ PINNED_TO: Final = Query(
     SELECT json_agg(json_build_object(
         'sandbox_id', s.id, 'namespace', s.namespace, 'state', s.state,
         'pinned_node', s.pinned_node, 'marker', s.local_artifact_marker,
-        'in_storage', EXISTS (
-            SELECT FROM sandbox_restore.snapshot x
-            WHERE x.sandbox_id = s.id AND x.kind = 'full' AND x.state = 'ready'
-                AND x.storage_uri IS NOT NULL)) ORDER BY s.id)::text
-    FROM (
-        SELECT * FROM sandbox_restore.sandbox s
-        WHERE s.pinned_node = ANY($1::text[]) ORDER BY s.id LIMIT $2::int) s
+        'node_group', s.node_group, 'node_selector', s.node_selector,
+        'lineage', coalesce(
+            array_remove(o.ancestor_cpus || coalesce(o.host_cpu, e.capture_cpu), NULL), '{}'),
+        'in_storage', coalesce(
+            x.state = 'ready' AND x.storage_uri IS NOT NULL
+            AND x.captured_at >= greatest(s.last_command_at, s.last_access_at, x.captured_at),
+            false)) ORDER BY s.id)::text
+    FROM sandbox_restore.sandbox s
+    LEFT JOIN LATERAL (
+        SELECT x.state, x.storage_uri, x.captured_at FROM sandbox_restore.snapshot x
+        WHERE x.sandbox_id = s.id AND x.kind = 'full'
+        ORDER BY x.captured_at DESC NULLS FIRST LIMIT 1) x ON true
+    LEFT JOIN sandbox_restore.execution e ON e.sandbox_id = s.id AND e.state = 'active'
+    LEFT JOIN sandbox_restore.snapshot o ON o.id = e.snapshot_id
+    WHERE s.pinned_node = ANY($1::text[])
     """,
 )
 _STORED = """
 WITH stored AS (
-    SELECT s.id, s.namespace, s.node_group, s.node_selector, s.pinned_node, x.host_cpu,
-        x.ancestor_cpus
+    SELECT s.id, s.namespace, s.node_group, s.node_selector, x.host_cpu, x.ancestor_cpus
     FROM sandbox_restore.sandbox s
     JOIN LATERAL (
         SELECT x.host_cpu, x.ancestor_cpus, x.storage_uri FROM sandbox_restore.snapshot x
         WHERE x.sandbox_id = s.id AND x.kind = 'full' AND x.state = 'ready'
             AND x.captured_at IS NOT NULL
         ORDER BY x.captured_at DESC LIMIT 1) x ON x.storage_uri IS NOT NULL
+    WHERE NOT s.local_artifact_marker
+        AND (s.pinned_node IS NULL OR s.pinned_node = ANY($1::text[]))
 )
 """
-"""Sandboxes whose newest ready full snapshot is in storage, with its lineage."""
+"""Sandboxes that no node but those of $1 holds, with the lineage of what storage has of them."""
 _KINDS = """
 SELECT json_agg(json_build_object(
     'capture_cpu', k.host_cpu, 'ancestor_cpus', k.ancestor_cpus, 'node_group', k.node_group,
@@ -55,17 +64,14 @@ SELECT json_agg(json_build_object(
 FROM (
     SELECT t.host_cpu, t.ancestor_cpus, t.node_group, t.node_selector, count(*) sandboxes
     FROM stored t
-    WHERE t.host_cpu = ANY($1::text[])
-        AND (t.pinned_node IS NULL OR t.pinned_node = ANY($2::text[]))
     GROUP BY t.host_cpu, t.ancestor_cpus, t.node_group, t.node_selector) k
 """
 _NAMES = """
 SELECT json_agg(json_build_array(k.namespace, k.id))::text
 FROM (
     SELECT t.namespace, t.id FROM stored t
-    WHERE t.host_cpu = $1::text AND t.ancestor_cpus = $2::text[]
-        AND t.node_group IS NOT DISTINCT FROM $3::text AND t.node_selector = $4::jsonb
-        AND (t.pinned_node IS NULL OR t.pinned_node = ANY($5::text[]))
+    WHERE t.host_cpu = $2::text AND t.ancestor_cpus = $3::text[]
+        AND t.node_group IS NOT DISTINCT FROM $4::text AND t.node_selector = $5::jsonb
     ORDER BY t.namespace, t.id LIMIT $6::int) k
 """
 STORED_KINDS: Final = Query("stored_kinds", _STORED + _KINDS)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sandbox_restore.errors import SchemaError
 from sandbox_restore.store.connection import connect
 from sandbox_restore.store.edge import translated
-from sandbox_restore.store.migrations import runner
 
 Notify = Callable[[str], None]
 
@@ -84,6 +84,9 @@ async def migrate(dsn: str, *, timeout: float = 5.0, notify: Notify | None = Non
 
 @translated
 async def _migrate(connection: Any, notify: Notify | None) -> list[str]:
+    # Alembic and SQLAlchemy are a quarter of the operator's start, and only migrations need them.
+    from sandbox_restore.store.migrations import runner
+
     return await runner.upgrade(connection, target="head", notify=notify or (lambda _line: None))
 
 
@@ -115,5 +118,6 @@ def judge(revisions: list[str]) -> SchemaState:
 
 @cache
 def known_revisions() -> tuple[str, ...]:
-    """This program's revisions, oldest first."""
-    return runner.revisions()
+    """This program's revisions, oldest first: each is a file, named after it."""
+    files = (Path(__file__).parent / "migrations" / "versions").glob("r[0-9]*.py")
+    return tuple(sorted(file.stem[1:].partition("_")[0] for file in files))

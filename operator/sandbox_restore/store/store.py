@@ -235,17 +235,14 @@ class Store:
         """Ready full snapshots by capture CPU and ancestry."""
         return decode_rows(await self._ask(STORED_LINEAGES), StoredLineage)
 
-    async def pinned_to(self, nodes: Sequence[str], *, limit: int = 100_000) -> list[PinnedThere]:
+    async def pinned_to(self, nodes: Sequence[str]) -> list[PinnedThere]:
         """Rows pinned to one of these nodes, by sandbox id."""
-        return decode_rows(await self._ask(PINNED_TO, list(nodes), limit), PinnedThere)
+        return decode_rows(await self._ask(PINNED_TO, list(nodes)), PinnedThere)
 
-    async def stored_kinds(
-        self, capture_cpus: Sequence[str], *, drained: Sequence[str]
-    ) -> list[StoredKind]:
-        """Sandboxes whose newest ready full snapshot was captured on one of these CPUs and is in
-        storage, and that no node but the drained ones holds, by what they need of a node."""
-        rows = await self._ask(STORED_KINDS, list(capture_cpus), list(drained))
-        return decode_rows(rows, StoredKind)
+    async def stored_kinds(self, *, drained: Sequence[str]) -> list[StoredKind]:
+        """Sandboxes whose newest ready full snapshot is in storage, and that no node but the
+        drained ones holds, by what they need of a node."""
+        return decode_rows(await self._ask(STORED_KINDS, list(drained)), StoredKind)
 
     async def sandboxes_of(
         self, kind: StoredKind, *, drained: Sequence[str], limit: int
@@ -253,11 +250,11 @@ class Store:
         """Namespace and id of sandboxes of that kind, at most `limit`."""
         rows = await self._ask(
             SANDBOXES_OF,
+            list(drained),
             kind.capture_cpu,
             list(kind.ancestor_cpus),
             kind.node_group,
             msgspec.json.encode(kind.node_selector).decode(),
-            list(drained),
             limit,
         )
         return decode_rows(rows, tuple[str, str])

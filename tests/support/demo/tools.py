@@ -28,12 +28,16 @@ async def ask(
     )
     narrator.command("sandbox-restore fleet", await _printed(scene, "fleet", settings=settings))
     narrator.gap()
-    narrator.say("May these nodes be drained? One may. All of one CPU may not.")
+    narrator.say(
+        "May nodes be drained, once what runs there is suspended and stored? One may. All of one "
+        "CPU may not."
+    )
     nodes = [node.name for node in scene.fleet if node.name.startswith("icx-8370c-d4sv5")]
     for asked, code in ((nodes[:1], 0), (nodes, 1)):
+        words = ("fleet", "drain-check", "--suspended-first", *asked)
         narrator.command(
-            f"sandbox-restore fleet drain-check {' '.join(asked)}",
-            await _printed(scene, "fleet", "drain-check", *asked, settings=settings, code=code),
+            f"sandbox-restore {' '.join(words)}",
+            await _printed(scene, *words, settings=settings, code=code),
         )
     narrator.gap()
     narrator.say("Why did that one restore end where it is?")

@@ -13,6 +13,7 @@ import pytest
 
 from sandbox_restore import __version__, app
 from sandbox_restore.cli import main as cli
+from sandbox_restore.cli import output
 from sandbox_restore.cli.exit_codes import MEANING, ExitCode, exit_code_of
 from sandbox_restore.cli.main import main
 from sandbox_restore.errors import (
@@ -375,3 +376,8 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
         )
     assert done.returncode == ExitCode.FAILED
     assert done.stderr == b""
+
+
+def test_what_a_runner_said_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say("Load snapshot error: \x1b[2J\x1b]0;owned\x07 failed")
+    assert capsys.readouterr().out == ("Load snapshot error: \\x1b[2J\\x1b]0;owned\\x07 failed\n")

@@ -103,17 +103,18 @@ def test_without_an_active_execution_there_is_nothing_to_retire() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "ready", "runs"),
+    ("pod", "ready", "needless"),
     [
         (b.pod(**b.bound("n1")), True, True),
         (b.pod(**b.bound("n1")), False, False),
-        (b.pod(), True, False),
-        (b.pod(**b.ended()), True, False),
+        (b.pod(), True, True),
+        (b.pod(**b.ended()), True, True),
         (None, True, False),
     ],
 )
-def test_no_word_is_taken_for_a_pod_that_runs_on_a_ready_node(
-    pod: PodFacts | None, *, ready: bool, runs: bool
+def test_no_word_is_taken_for_what_is_proven_or_can_be_ended_by_other_means(
+    pod: PodFacts | None, *, ready: bool, needless: bool
 ) -> None:
+    """A pod that runs on a Ready node, one that may be bound any moment, one that is over."""
     sighting = NodeSighting(name="n1", node=b.node("n1", ready=ready))
-    assert bool(found(b.execution(), pod, node=sighting).runs) is runs
+    assert bool(found(b.execution(), pod, node=sighting).needless) is needless

@@ -57,6 +57,10 @@ def only(found: Matrix) -> LineageRow:
         ({"taints": (Taint("team", "a", "PreferNoSchedule"),)}, NodeState.SCHEDULABLE),
         (
             {"taints": (Taint("node.kubernetes.io/memory-pressure", "", "NoSchedule"),)},
+            NodeState.TAINTED,
+        ),
+        (
+            {"taints": (Taint("node.kubernetes.io/unschedulable", "", "NoSchedule"),)},
             NodeState.SCHEDULABLE,
         ),
     ],
