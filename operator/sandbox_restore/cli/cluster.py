@@ -12,11 +12,17 @@ from sandbox_restore.kube.objects import KubeObjects
 
 
 @asynccontextmanager
-async def cluster(*, kubeconfig: Path | None, context: str | None) -> AsyncIterator[KubeObjects]:
-    """Requests to the API server that the credentials name. Raises ConfigurationError."""
+async def cluster(
+    *, kubeconfig: Path | None, context: str | None, namespaces: tuple[str, ...] = ()
+) -> AsyncIterator[KubeObjects]:
+    """Requests to the API server that the credentials name; `namespaces` narrows the lists.
+
+    A command that lists restores gives the namespaces served: the operator may have rights in
+    these alone. Raises ConfigurationError.
+    """
     client = KubeClient(await load_configuration(kubeconfig=kubeconfig, context=context))
     try:
-        yield KubeObjects(client)
+        yield KubeObjects(client, namespaces=namespaces)
     finally:
         await client.close()
 

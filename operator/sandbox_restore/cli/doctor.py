@@ -51,9 +51,9 @@ def doctor(
     """Checks an installation; one line per finding.
 
     Settings, API server, rights, operator, database, labels, stored snapshots. Give it the
-    operator's settings. It changes nothing. Without --as the rights checked are your own, which
-    matters in the operator's pod. Exit code 0: no problem (warnings do not count); 1: at least
-    one.
+    operator's settings. It changes nothing. Without --as the rights checked are those of whoever
+    runs it: in a pod, its service account's. Exit code 0: no problem (warnings do not count); 1:
+    at least one.
 
     \b
     Examples:
@@ -104,6 +104,7 @@ def _say(found: list[Finding]) -> None:
 async def _examined(
     service_account: str | None, *, kubeconfig: Path | None, context: str | None
 ) -> list[Finding]:
+    from sandbox_restore.kube.client import in_cluster
     from sandbox_restore.report.findings import Finding, Level
     from sandbox_restore.settings import load_settings
 
@@ -115,12 +116,15 @@ async def _examined(
             Finding(level=Level.PROBLEM, about="settings", message=line) for line in error.problems
         ]
     found = list(_settings(settings))
-    examination = _Examination(settings, user=user)
+    operators = user is not None or in_cluster(kubeconfig=kubeconfig, context=context)
+    examination = _Examination(settings, user=user, operators=operators)
     async with AsyncExitStack() as stack:
         try:
             from sandbox_restore.cli.cluster import cluster
 
-            kube = await stack.enter_async_context(cluster(kubeconfig=kubeconfig, context=context))
+            kube = await stack.enter_async_context(
+                cluster(kubeconfig=kubeconfig, context=context, namespaces=settings.namespaces)
+            )
             await kube.client.request("GET", "/version")
         except SandboxRestoreError as error:
             lines = error.problems if isinstance(error, ConfigurationError) else [str(error)]
@@ -166,9 +170,11 @@ def _settings(settings: Settings) -> Iterator[Finding]:
 class _Examination:
     """What was read on the way, for the findings that need several of it."""
 
-    def __init__(self, settings: Settings, *, user: str | None) -> None:
+    def __init__(self, settings: Settings, *, user: str | None, operators: bool) -> None:
         self.settings = settings
         self.user = user
+        self.operators = operators
+        """The account whose rights are checked is meant to be the operator's."""
         self._nodes: Any = None
         self._lineages: Any = None
 
@@ -237,36 +243,32 @@ class _Examination:
             )
 
     async def _rights(self, kube: KubeObjects) -> AsyncIterator[Finding]:
-        from sandbox_restore.kube.rights import OPERATOR, is_allowed
+        from sandbox_restore.kube.rights import asked, is_allowed
         from sandbox_restore.report.findings import Finding, Level
 
         settings = self.settings
         missing: list[str] = []
-        for right in OPERATOR:
-            namespaces: tuple[str | None, ...] = (None,)
-            if right.lease:
-                namespaces = (settings.lease_namespace,)
-            elif right.namespaced and settings.namespaces:
-                namespaces = settings.namespaces
-            for namespace in namespaces:
-                try:
-                    allowed = await is_allowed(
-                        kube.client, right, namespace=namespace, user=self.user
-                    )
-                except SandboxRestoreError as error:
-                    yield _skipped("rights", error)
-                    return
-                if not allowed:
-                    where = f" in namespace {namespace}" if namespace else ""
-                    missing.append(f"{right}{where} (for {right.needed_for})")
+        for right, namespace in asked(
+            namespaces=settings.namespaces,
+            lease_namespace=settings.lease_namespace,
+            lease_name=settings.lease_name,
+        ):
+            try:
+                allowed = await is_allowed(kube.client, right, namespace=namespace, user=self.user)
+            except SandboxRestoreError as error:
+                yield _skipped("rights", error)
+                return
+            if not allowed:
+                where = f" in namespace {namespace}" if namespace and right.namespaced else ""
+                missing.append(f"{right}{where} (for {right.needed_for})")
         who = self.user or "this account"
         for line in missing:
             yield Finding(
-                level=Level.PROBLEM if self.user else Level.NOTE,
+                level=Level.PROBLEM if self.operators else Level.NOTE,
                 about="rights",
                 message=f"{who} may not {line}",
                 fix="grant it: docs/install/rbac.yaml"
-                if self.user
+                if self.operators
                 else "only the operator needs it: --as NAMESPACE/NAME checks its rights",
             )
         if not missing:

@@ -175,7 +175,9 @@ async def _look(
     from sandbox_restore.report.matrix import matrix_of
     from sandbox_restore.report.rollout import rollout_of
 
-    async with cluster(kubeconfig=kubeconfig, context=context) as kube:
+    async with cluster(
+        kubeconfig=kubeconfig, context=context, namespaces=settings.namespaces
+    ) as kube:
         found = (await kube.nodes()).items
         rollout = None
         try:

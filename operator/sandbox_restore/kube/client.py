@@ -62,6 +62,12 @@ class _Status(msgspec.Struct):
         return self.details is not None and bool(self.details.causes)
 
 
+def in_cluster(*, kubeconfig: Path | None = None, context: str | None = None) -> bool:
+    """Whether we are the service account of the pod that this runs in: nothing else is named."""
+    named = kubeconfig is not None or context is not None or os.environ.get("KUBECONFIG")
+    return not named and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
 async def load_configuration(
     *, kubeconfig: Path | None = None, context: str | None = None
 ) -> Configuration:
@@ -71,17 +77,16 @@ async def load_configuration(
     with one line when nothing usable is there or readable.
     """
     found = Configuration()
-    named = kubeconfig is not None or context is not None
     try:
-        if named or os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        if in_cluster(kubeconfig=kubeconfig, context=context):
+            config.load_incluster_config(  # type: ignore[no-untyped-call]
+                client_configuration=found
+            )
+        else:
             await config.load_kube_config(
                 config_file=None if kubeconfig is None else str(kubeconfig),
                 context=context,
                 client_configuration=found,
-            )
-        else:
-            config.load_incluster_config(  # type: ignore[no-untyped-call]
-                client_configuration=found
             )
     except (ConfigException, OSError) as error:
         raise ConfigurationError(

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -61,6 +62,31 @@ OPERATOR: Final = (
     ),
     *_rights("get create update", "coordination.k8s.io", "leases", "the Lease", lease=True),
 )
+
+
+def asked(
+    *, namespaces: Sequence[str], lease_namespace: str, lease_name: str
+) -> Iterator[tuple[Right, str | None]]:
+    """Each right as the operator's requests name it, and in which namespace; None: in all.
+
+    A role may name the objects (`resourceNames`), and then grants nothing to who names none: the
+    Lease, and with `namespaces` each of these.
+    """
+    served: tuple[str | None, ...] = tuple(namespaces) or (None,)
+    for right in OPERATOR:
+        if right.lease:
+            # A create has no name that a role could be held against.
+            name = "" if right.verb == "create" else lease_name
+            yield replace(right, name=name), lease_namespace
+        elif right.resource == "namespaces":
+            # A Namespace is asked for in the namespace that it is.
+            for namespace in served:
+                yield replace(right, name=namespace or ""), namespace
+        elif right.namespaced:
+            for namespace in served:
+                yield right, namespace
+        else:
+            yield right, None
 
 
 async def is_allowed(
