@@ -241,7 +241,8 @@ class Settings(AgentSettings):
     health_host: str = _setting(
         "0.0.0.0", section=SERVING, expects="an IP address such as 0.0.0.0, :: or 127.0.0.1"
     )
-    """Address on which `/healthz`, `/readyz` and `/metrics` are served."""
+    """Address on which `/healthz`, `/readyz` and `/metrics` are served. `::` takes IPv6 alone; a
+    loopback address is reached by no kubelet and no Prometheus."""
 
     health_port: int = _setting(
         8080, section=SERVING, expects="a port from 1 to 65535, or 0", ge=0, le=65_535

@@ -23,7 +23,8 @@ _PERIOD = 0.2
 class Migrations:
     """While it is entered, each migration pod of the namespace runs and ends as the command does.
 
-    `ran` has the exit code of each; `dsn` of Secrets may name a Unix socket of this machine.
+    `ran` has the exit code of each, `reached` the ports that the network policies let it reach;
+    `dsn` of Secrets may name a Unix socket of this machine.
     """
 
     def __init__(self, plane: ControlPlane, *, namespace: str = NAMESPACE) -> None:
@@ -33,6 +34,7 @@ class Migrations:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, name="migrations")
         self.ran: list[int] = []
+        self.reached: list[set[int]] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,11 +57,23 @@ class Migrations:
                     self._run(pod)
 
     def _run(self, pod: dict[str, Any]) -> None:
+        self.reached.append(self._reached(pod))
         code = self._migrate(pod)
         self.ran.append(code)
         phase = "Failed" if code else "Succeeded"
         path = f"{self._pods}/{pod['metadata']['name']}/status"
         self._api.merge(path, {"status": {"phase": phase}})
+
+    def _reached(self, pod: dict[str, Any]) -> set[int]:
+        labels = pod["metadata"]["labels"].items()
+        path = f"/apis/networking.k8s.io/v1/namespaces/{self._namespace}/networkpolicies"
+        return {
+            port["port"]
+            for policy in self._api.items(path)
+            if policy["spec"]["podSelector"]["matchLabels"].items() <= labels
+            for rule in policy["spec"].get("egress", ())
+            for port in rule["ports"]
+        }
 
     def _migrate(self, pod: dict[str, Any]) -> int:
         (container,) = pod["spec"]["containers"]

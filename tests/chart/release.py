@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.demo.scene import Scene
 from tests.support.helm import NAMESPACE, RELEASE
 from tests.support.operator_process import OperatorProcess
+from tests.support.testbed import ControlPlane
 
 PREFIX = "SPACE_SANDBOX_RESTORE_"
 _URL = f"{PREFIX}DATABASE_URL"
@@ -17,16 +18,16 @@ _OUR_OWN = (f"{PREFIX}HEALTH_HOST", f"{PREFIX}HEALTH_PORT")
 """Settings that this machine decides: several operators run on it."""
 
 
-def token(scene: Scene, account: str) -> str:
+def token(plane: ControlPlane, account: str) -> str:
     """A token of a service account of the release, by TokenRequest."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-    answer = scene.plane.api().post(path, {"spec": {"expirationSeconds": 3600}})
+    answer = plane.api().post(path, {"spec": {"expirationSeconds": 3600}})
     return str(answer["status"]["token"])
 
 
-def kubeconfig(scene: Scene, token: str) -> str:
+def kubeconfig(plane: ControlPlane, token: str) -> str:
     """A kubeconfig for that token."""
-    cluster = {"server": scene.plane.server, "certificate-authority": str(scene.plane.ca)}
+    cluster = {"server": plane.server, "certificate-authority": str(plane.ca)}
     return json.dumps(
         {
             "apiVersion": "v1",
@@ -67,7 +68,8 @@ def _operator(scene: Scene, folder: Path) -> OperatorProcess:
             (place / item["path"]).write_text(prepared.environment[_URL])
         for name, value in environment.items():
             environment[name] = value.replace(mount["mountPath"], str(place))
-    (folder / "kubeconfig").write_text(kubeconfig(scene, token(scene, spec["serviceAccountName"])))
+    given = token(scene.plane, spec["serviceAccountName"])
+    (folder / "kubeconfig").write_text(kubeconfig(scene.plane, given))
     return OperatorProcess(
         folder / "kubeconfig",
         "",

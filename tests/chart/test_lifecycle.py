@@ -122,6 +122,24 @@ async def test_restores_outlive_upgrade_uninstall_and_the_next_install(
     assert api.get(f"{RESTORES}/wake-1")["metadata"]["uid"] == uid
 
 
+async def test_the_migration_of_an_upgrade_reaches_the_database_that_the_upgrade_names(
+    world: World,
+) -> None:
+    """Also the first migration of a release: its network policy is there before it."""
+    policies = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies"
+    assert world.chart("install", CHART, "--set", "database.migration.enabled=false") == []
+    for port in (5432, 6432):
+        with Migrations(world.plane) as migrations:
+            world.helm.run(
+                *("upgrade", RELEASE, str(CHART), "-n", NAMESPACE, "--timeout=60s"),
+                *("--set", f"networkPolicy.database.ports={{{port}}}"),
+            )
+        assert migrations.ran == [0]
+        assert migrations.reached == [{53, port}]
+        # An uninstall would not know of it.
+        assert not world.there(f"{policies}/{RELEASE}-migrate")
+
+
 async def test_a_migration_that_fails_stops_the_install_before_anything_else(
     world: World,
 ) -> None:

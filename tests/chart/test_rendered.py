@@ -196,7 +196,11 @@ def test_the_migration_runs_before_everything_and_may_have_a_user_of_its_own(hel
         {"database": {"migration": {"secretName": "owner", "secretKey": "owner-url"}}}
     )
     job = pick(objects, "Job", f"{RELEASE}-migrate")
-    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    hook = job["metadata"]["annotations"]
+    assert hook["helm.sh/hook"] == "pre-install,pre-upgrade"
+    policy = pick(objects, "NetworkPolicy", f"{RELEASE}-migrate")["metadata"]["annotations"]
+    assert policy["helm.sh/hook"] == hook["helm.sh/hook"]
+    assert int(policy["helm.sh/hook-weight"]) < int(hook["helm.sh/hook-weight"])
     assert secret_of(job) == ("owner", "owner-url")
     assert secret_of(pick(objects, "Deployment", RELEASE)) == ("sandbox-restore-database", "url")
     without = helm.objects({"database": {"migration": {"enabled": False}}})

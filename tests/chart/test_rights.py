@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sandbox_restore.model.names import API_VERSION, FENCE, HOST_CPU_LABEL, SANDBOX_LABEL
+from sandbox_restore.model.names import HOST_CPU_LABEL
 from sandbox_restore.placement.template import PodTemplate
 from tests.chart import audit
 from tests.chart.audit import Right
-from tests.chart.release import operator, token
+from tests.chart.release import operator
 from tests.support.agentbed import AgentNode
 from tests.support.demo.scene import Scene, raised
 from tests.support.fleet import SandboxSeed, matrix_fleet, sandbox_seeds
 from tests.support.helm import CHART, NAMESPACE, RELEASE, Helm
-from tests.support.testbed import Api, ApiError, wait_until
+from tests.support.testbed import wait_until
 from tests.support.waiting import until
 
 AGENT = "sandbox-restore-node-agent"
@@ -209,79 +209,3 @@ async def test_the_node_agent_uses_every_right_of_the_chart_and_misses_none(
     )
     assert refused(scene, AGENT) == []
     assert unused(scene, AGENT) == set()
-
-
-async def test_the_operators_token_writes_to_no_other_pod(scene: Scene, chart: Chart) -> None:
-    """RBAC lets it write every pod; the policy of the chart says which."""
-    await chart.configure()
-    await scene.add_namespace("others")
-    api = Api(scene.plane.server, ca=scene.plane.ca, token=token(scene, RELEASE))
-    pods = "/api/v1/namespaces/others/pods"
-    plain = {"metadata": {"name": "other"}, "spec": dict(PodTemplate.default().spec)}
-    scene.plane.api().post(pods, plain)
-    labelled = {"name": "mine", "labels": {SANDBOX_LABEL: "s"}}
-    owner = {"apiVersion": API_VERSION, "kind": "SandboxRestore", "name": "r", "uid": "u"}
-    stranger = {"apiVersion": "v1", "kind": "ConfigMap", "name": "r", "uid": "u"}
-    fenced = {"finalizers": [FENCE], "ownerReferences": [owner]}
-    gated = {**PodTemplate.default().spec, "schedulingGates": [{"name": FENCE}]}
-
-    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "x"}]
-
-    def why_not(method: str, path: str, body: object = None) -> str:
-        kind = "application/json"
-        if method == "PATCH":
-            kind = f"application/{'json' if isinstance(body, list) else 'merge'}-patch+json"
-        try:
-            api.request(method, path, body=body, content_type=kind)
-        except ApiError as error:
-            return str(error)
-        return ""
-
-    refusals = {
-        "without a label": ("POST", pods, {"metadata": {"name": "x", **fenced}, "spec": gated}),
-        "without a fence": (
-            "POST",
-            pods,
-            {"metadata": {**labelled, "ownerReferences": [owner]}, "spec": gated},
-        ),
-        "without a gate": (
-            "POST",
-            pods,
-            {"metadata": {**labelled, **fenced}, "spec": PodTemplate.default().spec},
-        ),
-        "without an owner": (
-            "POST",
-            pods,
-            {"metadata": {**labelled, "finalizers": [FENCE]}, "spec": gated},
-        ),
-        "of another owner": (
-            "POST",
-            pods,
-            {"metadata": {**labelled, **fenced, "ownerReferences": [stranger]}, "spec": gated},
-        ),
-        "another's image": ("PATCH", f"{pods}/other", image),
-        "taking another over": (
-            "PATCH",
-            f"{pods}/other",
-            {"metadata": {"labels": {SANDBOX_LABEL: "s"}}},
-        ),
-        "ending another": ("DELETE", f"{pods}/other", None),
-    }
-    wait_until(
-        lambda: "ValidatingAdmissionPolicy" in why_not("DELETE", f"{pods}/other?dryRun=All"),
-        what="the policy acts",
-        timeout=30,
-    )
-    for what, request in refusals.items():
-        assert "ValidatingAdmissionPolicy" in why_not(*request), what
-    # What it does with its own; tried only, for a pod of an owner that is not there is collected.
-    tried = "?dryRun=All"
-    made = {"metadata": {**labelled, **fenced}, "spec": gated}
-    assert why_not("POST", f"{pods}{tried}", made) == ""
-    scene.plane.api().post(pods, {"metadata": {**labelled}, "spec": gated})
-    mine = f"{pods}/mine{tried}"
-    assert "changes no container" in why_not("PATCH", mine, image)
-    ungated = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
-    assert why_not("PATCH", mine, ungated) == ""
-    assert why_not("PATCH", mine, {"metadata": {"finalizers": None}}) == ""
-    assert why_not("DELETE", mine) == ""

@@ -182,6 +182,10 @@ WRONG: list[tuple[str, Any]] = [
     ("settings.leaseName", "Lease"),
     ("settings.leaseNamespace", "a.b"),
     ("settings.healthPort", 0),
+    # No kubelet reaches a loopback address of a pod.
+    ("settings.healthHost", "127.0.0.1"),
+    ("settings.healthHost", "::1"),
+    ("settings.healthHost", "::ffff:127.0.0.1"),
     ("settings.logLevel", "loud"),
     ("settings.databaseUrl", "postgresql://u:p@db/x"),
     ("nodeAgent.settings.advertiseUnlabelledAfter", "always"),

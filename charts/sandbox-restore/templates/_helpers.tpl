@@ -162,6 +162,64 @@ secret:
   verbs: [create]
 {{- end -}}
 
+{{/*
+What the pod template does not ask of a node is refused to every restore pod. Images are not held
+against it: while operators are replaced two templates are in use, and registries are rewritten.
+*/}}
+{{- define "sandbox-restore.pinnedToTemplate" -}}
+{{- $spec := (fromYaml (include "sandbox-restore.podTemplate" .)).spec -}}
+{{- $account := $spec.serviceAccountName | default $spec.serviceAccount | default "default" -}}
+{{- $paths := list -}}
+{{- range $spec.volumes -}}
+{{- with .hostPath -}}
+{{- $paths = append $paths .path -}}
+{{- end -}}
+{{- end -}}
+{{- $privileged := false -}}
+{{- $added := list -}}
+{{- range concat ($spec.containers | default list) ($spec.initContainers | default list) -}}
+{{- with .securityContext -}}
+{{- $privileged = or $privileged (.privileged | default false) -}}
+{{- with .capabilities -}}
+{{- $added = concat $added (.add | default list) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+# What the pod template does not have (podTemplate), no restore pod has.
+- expression: >-
+    request.operation != "CREATE" ||
+    object.spec.?serviceAccountName.orValue("default") == {{ $account | quote }}
+  message: the operator makes pods of the service account {{ $account }} alone
+  reason: Forbidden
+{{- range $field := list "hostNetwork" "hostPID" "hostIPC" }}
+{{- if not (get $spec $field) }}
+- expression: >-
+    request.operation != "CREATE" || !object.spec.?{{ $field }}.orValue(false)
+  message: the operator makes no pods with {{ $field }}
+  reason: Forbidden
+{{- end }}
+{{- end }}
+- expression: >-
+    request.operation != "CREATE" || object.spec.?volumes.orValue([]).all(v,
+    !has(v.hostPath) || v.hostPath.path in {{ $paths | uniq | toJson }})
+  message: the operator makes pods with the pod template's hostPath volumes alone
+  reason: Forbidden
+{{- if not $privileged }}
+- expression: >-
+    request.operation != "CREATE" ||
+    (object.spec.containers + object.spec.?initContainers.orValue([])).all(c,
+    !c.?securityContext.?privileged.orValue(false))
+  message: the operator makes no privileged containers
+  reason: Forbidden
+- expression: >-
+    request.operation != "CREATE" ||
+    (object.spec.containers + object.spec.?initContainers.orValue([])).all(c,
+    c.?securityContext.?capabilities.?add.orValue([]).all(a, a in {{ $added | uniq | toJson }}))
+  message: the operator makes containers with the pod template's capabilities alone
+  reason: Forbidden
+{{- end }}
+{{- end -}}
+
 {{/* Parts of the network policies. The kubelet's probes come from the node, which is let in. */}}
 {{- define "sandbox-restore.scraped" -}}
 ingress:

@@ -54,17 +54,26 @@ PATTERNS: Final = {
     "drain_marks": _KEY,
     "lease_name": _NAME,
     "lease_namespace": rf"({_LABEL})?",
-    "health_host": r"[0-9a-fA-F.:]+",
     "agent_value_suffix": rf"({_CPU})?",
     "agent_device_plugin_dir": r"/.*",
     "agent_cpuinfo_file": r"/.*",
 }
 """What a text, or each item of a list, looks like. The operator judges it anew, and further."""
 
+_CHOICES: Final = {
+    "health_host": ("0.0.0.0", "::"),
+}
+"""All that a pod can use: no probe reaches a loopback address, and no value knows the pod's own."""
+
 _MEANT: Final = {
     "lease_namespace": ("", "the release's namespace when empty"),
 }
 """Defaults that differ from the operator's own because the chart knows better."""
+
+_LOOKS: Final = {
+    "health_host": "0.0.0.0, or :: in a cluster of IPv6 alone",
+}
+"""What values look like where less is right in a pod than for the operator."""
 
 _FLOORS: Final = {"health_port": 1}
 """Least values that are greater than the operator's: probes need a port that is known."""
@@ -119,6 +128,8 @@ def _shape(field: str) -> dict[str, Any]:
         return {"type": "boolean"}
     if annotation is int:
         return {"type": "integer"} | _bounds(field)
+    if field in _CHOICES:
+        return {"type": "string", "enum": list(_CHOICES[field])}
     if get_origin(annotation) is Literal:
         return {"type": "string", "enum": list(get_args(annotation))}
     if annotation is timedelta:
@@ -140,7 +151,7 @@ def _bounds(field: str) -> dict[str, int]:
 
 def _text(field: str) -> str:
     words = " ".join((Settings.model_fields[field].description or "").split())
-    looks = expects(field).replace(f", {DURATION_FORMS}", "")
+    looks = _LOOKS.get(field) or expects(field).replace(f", {DURATION_FORMS}", "")
     if field in _ITEMS or isinstance(default(field), list):
         looks = looks.replace("comma-separated", "a list of").replace("(empty: ", "(none: ")
     if field in _MEANT:
