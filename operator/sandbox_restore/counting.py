@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sandbox_restore.fleet.cpu import recorded_cpu
+from sandbox_restore.fleet.cpu import recorded_ancestors
 from sandbox_restore.fleet.history import NodeHistory
 from sandbox_restore.metrics import Metrics
 from sandbox_restore.model.restore import Restore
@@ -85,9 +85,8 @@ class Counting:
         self.metrics.set_rows(
             counts.sandboxes,
             await self.store.stored_lineages(),
-            # A recorded ancestor that names no CPU counts as not recorded (section 3).
             has_loader=lambda cpu, ancestors: bool(
-                loaders(cpu, [a for a in ancestors if recorded_cpu(a) is not None], published)
+                loaders(cpu, recorded_ancestors(ancestors), published)
             ),
         )
         since = self.clock() - self.settings.observation_ttl

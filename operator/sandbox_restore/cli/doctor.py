@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sandbox_restore.kube.objects import KubeObjects
     from sandbox_restore.report.findings import Finding
     from sandbox_restore.settings import Settings
-
-OPERATOR_ACCOUNT: Final = "sandbox-restore"
 
 
 def doctor(

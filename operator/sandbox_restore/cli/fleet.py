@@ -94,12 +94,7 @@ def show(
 
 
 def _in_danger(matrix: Matrix) -> bool:
-    from sandbox_restore.report.matrix import Danger
-
-    return any(
-        row.snapshots and row.danger in (Danger.NO_LOADER, Danger.NONE_USABLE)
-        for row in matrix.lineages
-    )
+    return any(row.snapshots and row.unloadable for row in matrix.lineages)
 
 
 def _watch(

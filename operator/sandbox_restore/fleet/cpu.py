@@ -6,7 +6,7 @@ Whole values are compared and nothing else: no value is parsed, ordered or match
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -161,3 +161,8 @@ def vendor(value: str) -> str | None:
 def architecture(value: str) -> str | None:
     """The architecture that a known vendor prefix belongs to, or None. As `vendor`."""
     return _VENDOR_ARCHITECTURE.get(_SEPARATOR.split(value, maxsplit=1)[0])
+
+
+def recorded_ancestors(values: Iterable[str]) -> tuple[str, ...]:
+    """The recorded ancestors that name a CPU; any other counts as not recorded (section 3)."""
+    return tuple(value for value in values if recorded_cpu(value) is not None)

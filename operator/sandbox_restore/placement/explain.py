@@ -199,9 +199,9 @@ def _held_by(rule: Filter, nodes: int) -> str:
     return f"{is_} {WORDS[rule]}"
 
 
-def named(names: Sequence[str], total: int) -> str:
+def named(names: Sequence[str], total: int, *, limit: int = _NAMES_IN_TEXT) -> str:
     """`a, b and c`, or `a, b, c and 4 more`."""
-    listed = list(names[:_NAMES_IN_TEXT])
+    listed = list(names[:limit])
     if total > len(listed):
         return f"{', '.join(listed)} and {total - len(listed)} more"
     return f"{', '.join(listed[:-1])} and {listed[-1]}" if len(listed) > 1 else "".join(listed)

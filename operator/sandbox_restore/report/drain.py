@@ -149,9 +149,8 @@ def drain_check(
 def _loaders(
     compatibility: Compatibility, capture: str, ancestors: Iterable[str]
 ) -> frozenset[str]:
-    """Section 4; a recorded ancestor that names no CPU counts as not recorded (section 3)."""
-    known = (a for a in ancestors if a != capture and cpus.recorded_cpu(a) is not None)
-    return compatibility.known_loaders(capture, tuple(known))
+    """Section 4, of what was recorded."""
+    return compatibility.known_loaders(capture, cpus.recorded_ancestors(ancestors))
 
 
 def _lost_state(

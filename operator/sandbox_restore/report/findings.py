@@ -12,7 +12,7 @@ from sandbox_restore.fleet import cpu as cpus
 from sandbox_restore.fleet.compatibility import Compatibility
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.restore import Restore
-from sandbox_restore.report.matrix import Danger, Matrix
+from sandbox_restore.report.matrix import Matrix
 from sandbox_restore.report.words import ago, counted, listed, span
 
 SEEN_WITHIN = timedelta(seconds=30)
@@ -154,7 +154,7 @@ def of_matrix(matrix: Matrix) -> Iterator[Finding]:
         return
     told = False
     for row in matrix.lineages:
-        if row.danger in (Danger.NO_LOADER, Danger.NONE_USABLE):
+        if row.unloadable:
             told = True
             yield Finding(level=Level.PROBLEM, about="snapshots", message=row.warning)
         elif row.danger is not None:

@@ -72,6 +72,11 @@ class LineageRow:
         return f"{self.capture_cpu or '(not recorded)'}{after}"
 
     @property
+    def unloadable(self) -> bool:
+        """No node can load them as the fleet is now."""
+        return self.danger in (Danger.NO_LOADER, Danger.NONE_USABLE)
+
+    @property
     def warning(self) -> str:
         """What a person must know, with what to do; empty when nothing threatens."""
         what = "snapshots" if self.snapshots is None else counted(self.snapshots, "snapshot")
@@ -196,8 +201,7 @@ def _lineage_row(
     asked: Sequence[StoredLineage] | None,
 ) -> LineageRow:
     capture = cpus.recorded_cpu(one.capture_cpu)
-    # A recorded value that is not usable counts as not recorded (section 3).
-    ancestors = tuple(a for a in one.ancestor_cpus if cpus.recorded_cpu(a) is not None)
+    ancestors = cpus.recorded_ancestors(one.ancestor_cpus)
     known = (
         () if capture is None else tuple(sorted(compatibility.known_loaders(capture, ancestors)))
     )

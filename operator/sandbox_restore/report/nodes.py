@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -99,4 +98,4 @@ class Tally:
     @property
     def counts(self) -> dict[str, int]:
         """By state, for programs."""
-        return dict(Counter({state.value: len(names) for state, names in self.names.items()}))
+        return {state.value: len(names) for state, names in self.names.items()}

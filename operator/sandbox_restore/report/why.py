@@ -18,7 +18,7 @@ from sandbox_restore.fleet import cpu as cpus
 from sandbox_restore.model.names import COHORT_LABEL, NODE_GROUP_LABEL
 from sandbox_restore.model.node import NodeFacts
 from sandbox_restore.model.pod import PodFacts
-from sandbox_restore.model.restore import Condition, PlacementStatus, Restore
+from sandbox_restore.model.restore import PlacementStatus, Restore
 from sandbox_restore.report.advice import advice_for
 from sandbox_restore.report.nodes import COMMAND, Tally
 from sandbox_restore.report.words import ago, counted, listed, span
@@ -313,8 +313,3 @@ def _commands(restore: Restore, state: State) -> Iterator[str]:
 
 def _pairs(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels.items())
-
-
-def conditions_told(restore: Restore) -> list[Condition]:
-    """The conditions beside `Succeeded`, which heads the answer."""
-    return [c for c in restore.status.conditions if c.type != "Succeeded"]

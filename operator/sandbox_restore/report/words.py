@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from sandbox_restore.placement.explain import named
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -36,6 +38,4 @@ def counted(number: int, noun: str) -> str:
 
 def listed(names: Sequence[str], *, limit: int = 3) -> str:
     """`a, b and c`, or `a, b, c and 4 more`."""
-    if len(names) > limit:
-        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+    return named(names, len(names), limit=limit)
